@@ -1,0 +1,160 @@
+"""What the benchmarks share: contenders in processes of their own, taken in turns.
+
+TensorFlow and torch do not share a process, and timings of one machine move from minute
+to minute. So each contender is a worker that answers JSON lines, one works while the
+others wait, and two are compared by the median of the ratios of neighbouring turns.
+"""
+
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+# Two threads and wall-clock time; `measure_cpu_time` has one thread and CPU time.
+THREADS = int(os.environ.get("KZOO_BENCHMARK_THREADS", 2))
+clock = time.perf_counter if THREADS > 1 else time.process_time
+RESULTS = Path(__file__).parent / "results"
+
+# Threads, backend and log lines of the libraries, as they read it when imported.
+ENVIRONMENT = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_NUM_INTRAOP_THREADS": str(THREADS),
+    "TF_NUM_INTEROP_THREADS": str(THREADS),
+    "OMP_NUM_THREADS": str(THREADS),
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+def measure_cpu_time():
+    """One thread and CPU time from here on, for a machine that others use, too.
+
+    What a thread computes does not depend on how often it has to wait for its turn;
+    two threads that wait for each other do.
+    """
+    global THREADS
+    THREADS = 1
+    ENVIRONMENT["KZOO_BENCHMARK_THREADS"] = "1"
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        ENVIRONMENT[name] = "1"
+
+
+class Worker:
+    """A contender in a process of its own.
+
+    Args:
+        name: of the contender.
+        python: the interpreter that has its packages.
+        *arguments: of this benchmark's script, which then calls `serve`.
+    """
+
+    def __init__(self, name, python, *arguments):
+        self.name = name
+        self.process = subprocess.Popen(
+            [python, sys.argv[0], *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ENVIRONMENT},
+        )
+
+    def ask(self, **message):
+        """Sends a message and returns the worker's answer."""
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with code {self.process.wait()}.")
+        return json.loads(line)
+
+    def close(self):
+        """Lets the worker end."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(answer):
+    """Answers messages from standard input until it closes.
+
+    Args:
+        answer: function of a message's items, to what JSON can hold.
+    """
+    # What libraries print must not stand between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(**json.loads(line))) + "\n")
+        answers.flush()
+
+
+def take_turns(workers, turns, **message):
+    """Asks every worker `turns` times, A B C, C B A, A B C, ...
+
+    Returns:
+        dict of the workers' names to lists of answers.
+    """
+    answers = {worker.name: [] for worker in workers}
+    for turn in range(turns):
+        for worker in workers if turn % 2 == 0 else reversed(workers):
+            answers[worker.name].append(worker.ask(**message))
+    return answers
+
+
+def median_ratio(ours, theirs):
+    """The median of `ours[i] / theirs[i]`."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def geometric_mean(numbers):
+    """exp of the mean logarithm."""
+    return math.exp(statistics.mean(map(math.log, numbers)))
+
+
+def versions(*packages):
+    """Which of the packages this interpreter has, and their versions."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine():
+    """The processor that the numbers belong to."""
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text().splitlines()
+        names = [line.split(":")[1] for line in lines if line.startswith("model name")]
+        model = names[0].strip() if names else model
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "threads": THREADS,
+        "time": "wall" if THREADS > 1 else "cpu",
+    }
+
+
+def write_results(name, results, rows):
+    """Writes `results/<name>.json` and `.md`; prints the table.
+
+    Args:
+        name: of the benchmark.
+        results: what the JSON holds.
+        rows: lists of strings, the first one the table's head.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    (RESULTS / f"{name}.md").write_text(table)
+    print(table)

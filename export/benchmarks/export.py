@@ -1,0 +1,68 @@
+"""Time, size and memory of a native ONNX export of the paper's base model.
+
+    python export/benchmarks/export.py [--size base] [--vocabulary-size 32000]
+
+Prints a JSON line: seconds to write and to verify, bytes stored over those of the
+weights, and the peak of this process's memory above what it held before, likewise.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import kzoo
+
+
+def resident():
+    """Bytes that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+class Peak(threading.Thread):
+    """Samples the memory every 5 ms."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.highest, self.done = resident(), False
+
+    def run(self):
+        """Until `done`."""
+        while not self.done:
+            self.highest = max(self.highest, resident())
+            time.sleep(0.005)
+
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("--size", default="base")
+parser.add_argument("--vocabulary-size", type=int, default=32_000)
+parser.add_argument("--file", action="store_true", help="one .onnx instead of a folder")
+args = parser.parse_args()
+
+task = kzoo.Seq2SeqLM.from_size(args.size, vocabulary_size=args.vocabulary_size)
+before, peak = resident(), Peak()
+peak.start()
+with tempfile.TemporaryDirectory() as folder:
+    start = time.perf_counter()
+    name = "model.onnx" if args.file else "model"
+    report = task.export(Path(folder) / name, format="onnx")
+    seconds = time.perf_counter() - start
+peak.done = True
+stored = sum(s for f, s in report.files.items() if f.endswith((".onnx", ".bin")))
+print(
+    json.dumps(
+        {
+            "seconds": seconds,
+            **{f"seconds_{k}": v for k, v in report.seconds.items()},
+            "weight_megabytes": report.weight_bytes / 1e6,
+            "stored_over_weights": stored / report.weight_bytes,
+            "extra_peak_over_weights": (peak.highest - before) / report.weight_bytes,
+            "peak_over_weights": peak.highest / report.weight_bytes,
+            "opset": report.opset,
+        }
+    )
+)

@@ -1,0 +1,94 @@
+"""Trains a small translator on Multi30k and keeps its curve.
+
+    python export/benchmarks/multi30k.py DATA --minutes 60
+
+DATA holds train.en.gz, train.de.gz, val.en.gz and val.de.gz. The minutes are those of
+the machine's cores (CPU time / cores), so that other load does not shorten training;
+wall-clock time is recorded beside. Killed at any moment, the same command goes on.
+Scores are taken by `score_multi30k.py`.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import keras
+
+import kzoo
+from kzoo.data import load_pairs
+from kzoo.training import (
+    CheckpointAverage,
+    ResumableCheckpoint,
+    WarmupInverseSquareRoot,
+)
+
+
+class Clock(keras.callbacks.Callback):
+    """Writes the curve, and stops when the minutes are used up."""
+
+    def __init__(self, path, minutes):
+        super().__init__()
+        self.path, self.minutes = path, minutes
+        self.rows = json.loads(path.read_text()) if path.exists() else []
+        self.start = time.time(), time.process_time()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the epoch's row."""
+        before = self.rows[-1] if self.rows else dict(wall_minutes=0, cpu_minutes=0)
+        now = time.time(), time.process_time()
+        wall, cpu = (n - s for n, s in zip(now, self.start, strict=True))
+        self.start = now
+        row = dict(
+            epoch=epoch + 1,
+            wall_minutes=before["wall_minutes"] + wall / 60,
+            cpu_minutes=before["cpu_minutes"] + cpu / 60 / os.cpu_count(),
+            **{k: float(v) for k, v in logs.items()},
+        )
+        self.rows.append(row)
+        self.path.write_text(json.dumps(self.rows, indent=1))
+        print({k: round(v, 3) for k, v in row.items()}, flush=True)
+        if row["cpu_minutes"] * (1 + 1 / (epoch + 1)) > self.minutes:
+            self.model.stop_training = True
+
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("data", type=Path)
+parser.add_argument("--out", type=Path, default=Path("runs/multi30k"))
+parser.add_argument("--minutes", type=float, default=60)
+parser.add_argument("--size", default="mini")
+parser.add_argument("--vocabulary-size", type=int, default=6000)
+parser.add_argument("--peak", type=float, default=4e-3)
+parser.add_argument("--dropout", type=float, default=0.3)
+args = parser.parse_args()
+
+keras.utils.set_random_seed(1)
+train, val = (
+    load_pairs((args.data / f"{split}.en.gz", args.data / f"{split}.de.gz"))
+    for split in ("train", "val")
+)
+args.out.mkdir(parents=True, exist_ok=True)
+texts = [text for pair in train for text in pair]
+tokenizer = kzoo.SentencePieceTokenizer.train(texts, args.vocabulary_size)
+translator = kzoo.Seq2SeqLM.from_size(args.size, tokenizer, dropout=args.dropout)
+translator.compile(
+    optimizer=keras.optimizers.Adam(
+        WarmupInverseSquareRoot.from_peak(args.peak, 1000), beta_2=0.98, epsilon=1e-9
+    ),
+    label_smoothing=0.1,
+    metrics=None,  # a pass over the logits each; the loss tells enough
+)
+translator.fit(
+    train,
+    tokens_per_batch=4096,
+    epochs=1000,
+    validation_data=tuple(zip(*val, strict=True)),
+    callbacks=[
+        Clock(args.out / "curve.json", args.minutes),
+        CheckpointAverage(args.out / "epochs", last=10),
+        ResumableCheckpoint(args.out / "training.npz"),
+    ],
+    verbose=0,
+)
+translator.save_folder(args.out / "model")

@@ -1,0 +1,58 @@
+"""The `kzoo` command, a file a command.
+
+Only typer and rich are imported here: a command imports what it needs when it runs, so
+that `kzoo --help` answers at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from kzoo import __version__
+from kzoo.cli import demo, export, generate, train, translate, verify
+
+HELP = """
+Transformers for Keras 3: train on text, generate, and export files that have been
+run and compared before you get them.
+
+[dim]Begin with[/dim]  kzoo demo  [dim]which does all of it in three minutes; or[/dim]
+
+  kzoo train pairs.tsv --out translator
+  kzoo translate translator "A man rides a bike."
+  kzoo export translator --format onnx --out translator.onnx
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+for module in (demo, train, translate, generate, export, verify):
+    name = module.__name__.rpartition(".")[2]
+    app.command(name, help=module.HELP)(getattr(module, name))
+
+
+def _version(wanted):
+    if wanted:
+        print(f"kzoo {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+):
+    """The command without a subcommand."""
+
+
+def main():
+    """What the console script runs."""
+    app(prog_name="kzoo")

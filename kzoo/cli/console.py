@@ -1,0 +1,242 @@
+"""What the commands share: two consoles, one-line errors, progress, quiet backends.
+
+Results go to standard output; progress, notes and errors go to standard error, so that
+a pipe gets results alone.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Failure(Exception):
+    """Ends a command with one line.
+
+    Args:
+        message: what was expected, what came, and what to do.
+        code: the exit status.
+    """
+
+    def __init__(self, message, code=BAD_INPUT):
+        super().__init__(message)
+        self.code = code
+
+
+def one_line_errors(command):
+    """Makes of a user's mistake one line and an exit status, instead of a traceback.
+
+    kzoo raises `ValueError`s and `TypeError`s that say what to do. The same types from
+    within another library are a bug of kzoo and keep their traceback, as everything
+    does with `KZOO_TRACEBACK=1`.
+    """
+
+    @functools.wraps(command)
+    def run(*args, **kwargs):
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            _end("Interrupted.", INTERRUPTED)
+        except BrokenPipeError:
+            # The reader (`head`) has what it wants; Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            code = _exit_code(error)
+            if code is None or os.environ.get("KZOO_TRACEBACK"):
+                raise
+            _end(_message(error), code)
+
+    return run
+
+
+def _exit_code(error):
+    """The status for a mistake of the user's, or `None` for a bug."""
+    if isinstance(error, Failure):
+        return error.code
+    if isinstance(error, (OSError, ImportError)):
+        return BAD_INPUT
+    if isinstance(error, (ValueError, TypeError)):
+        trace = error.__traceback__
+        while trace.tb_next:
+            trace = trace.tb_next
+        raised_in = Path(trace.tb_frame.f_code.co_filename).resolve()
+        if Path(__file__).resolve().parents[1] in raised_in.parents:
+            return BAD_INPUT
+    return None
+
+
+def _message(error):
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+        return (
+            "TensorFlow is not installed. Install it, or choose another backend, such "
+            "as KERAS_BACKEND=jax."
+        )
+    return " ".join(str(error).split())
+
+
+def _end(message, code):
+    line = Text.assemble(("Error: ", "bold red"), message)
+    err.print(line, soft_wrap=True)
+    raise typer.Exit(code) from None
+
+
+def note(message):
+    """A line for the reader, not for a pipe."""
+    err.print(Text(message, style="dim"), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress(description, total=None):
+    """A bar on standard error while the block runs; nothing where that is no terminal.
+
+    Args:
+        description: what is being done.
+        total: steps; without it a spinner turns.
+
+    Yields:
+        function (steps=1, total=None) that moves the bar on, or sets how long it is.
+    """
+    columns = [SpinnerColumn(), TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    columns.append(TimeElapsedColumn())
+    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with bar:
+        task = bar.add_task(description, total=total)
+        yield lambda steps=1: bar.advance(task, steps)
+
+
+def load_keras():
+    """Imports Keras and its backend without the notices that those write."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # What Keras and TensorFlow warn of concerns programmers.
+    warnings.filterwarnings("ignore", module=r"(keras|tensorflow|jax|grain)(\.|$)")
+    with _python_s_stderr_only(), progress("Starting Keras"):
+        import keras
+
+    return keras
+
+
+@contextlib.contextmanager
+def _python_s_stderr_only():
+    """Silences C++ that writes before its log level can be set, but not Python."""
+    written_by = sys.stderr
+    try:
+        same = written_by.fileno() == 2
+    except (AttributeError, OSError, ValueError):  # closed, or a test's own
+        same = False
+    if not same or "keras" in sys.modules or os.environ.get("KZOO_TRACEBACK"):
+        yield
+        return
+    written_by.flush()
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        with open(os.dup(kept), "w", encoding=written_by.encoding) as sys.stderr:
+            yield
+    finally:
+        sys.stderr = written_by
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def load_model(folder, kind=None, command=None):
+    """The task in a folder.
+
+    Args:
+        folder: of `kzoo train`.
+        kind: name of the class that the command needs.
+        command: the one that takes the other class.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise Failure(
+            f"{folder} is not a folder. Expected a model as `kzoo train` writes it."
+        )
+    if not (folder / "config.json").is_file():
+        training = (folder / "training").is_dir()
+        raise Failure(
+            f"{folder} has no config.json. "
+            + (
+                "Its training is not finished: run the same `kzoo train` again."
+                if training
+                else "Expected a folder that `kzoo train` wrote."
+            )
+        )
+    load_keras()
+    from kzoo.tasks import load_task
+
+    with progress(f"Loading {folder}"):
+        task = load_task(folder)
+    if kind and type(task).__name__ != kind:
+        raise Failure(
+            f"{folder} is a {type(task).__name__}, and this command needs a {kind}. "
+            f"Use `kzoo {command}`."
+        )
+    return task
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self):
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self):
+        """Seconds so far."""
+        return time.perf_counter() - self._start
+
+
+def file_size(path):
+    """Bytes of a file or of all files in a folder, written for people."""
+    path = Path(path)
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    size = sum(p.stat().st_size for p in files)
+    units = ["B", "KB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.1f} {units[0]}" if 0 < size < 10 else f"{size:.0f} {units[0]}"
+
+
+def help_text(text):
+    """Joins the lines of a paragraph, which typer would break where the source does.
+
+    Lines that begin with a space, such as examples, stay as they are.
+    """
+    lines = []
+    for line in text.strip().split("\n"):
+        prose = line and not line.startswith((" ", "["))
+        if prose and lines and lines[-1] and not lines[-1].startswith((" ", "[")):
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,153 @@
+"""What a training shows and keeps: a bar, a line an epoch, the history.
+
+Imports Keras, so commands import this module when they run.
+"""
+
+import json
+import math
+import time
+
+import keras
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from kzoo.cli.console import err
+
+# Reading the loss waits for the device, so not at every batch.
+_SECONDS_BETWEEN_LOSSES = 0.5
+_STEPS_BETWEEN_RATES = 10
+
+
+class EpochLines(keras.callbacks.Callback):
+    """A bar while an epoch runs, and one line when it ends.
+
+    Without a terminal there is no bar, so that a log gets the lines alone.
+
+    Args:
+        epochs: the last epoch's number.
+        history_path: a JSON list of dicts, one an epoch, rewritten after each; or
+            `None`.
+    """
+
+    def __init__(self, epochs, history_path=None):
+        super().__init__()
+        self.epochs = epochs
+        self.history_path = history_path
+        self.rows = []
+        self._bar = self._task = None
+        self._start = self._shown = 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the bar, and drops what a killed training wrote of this epoch."""
+        if not self.rows and self.history_path and self.history_path.exists():
+            rows = json.loads(self.history_path.read_text(encoding="utf-8"))
+            self.rows = [row for row in rows if row["epoch"] <= epoch]
+        self._start = time.perf_counter()
+        self._bar = Progress(
+            TextColumn(f"epoch {epoch + 1}/{self.epochs}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        # Nothing moves while the step is compiled, which takes seconds.
+        loss = "compiling" if self._shown == 0.0 else ""
+        self._task = self._bar.add_task("", total=self.params["steps"], loss=loss)
+        self._bar.start()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Moves the bar."""
+        fields = {}
+        now = time.perf_counter()
+        if err.is_terminal and now - self._shown > _SECONDS_BETWEEN_LOSSES:
+            self._shown = now
+            fields["loss"] = f"loss {float((logs or {}).get('loss', math.nan)):.4f}"
+        self._bar.update(self._task, advance=1, **fields)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Prints the epoch's line and writes the history."""
+        self.stop()
+        measures = {name: float(value) for name, value in (logs or {}).items()}
+        seconds = time.perf_counter() - self._start
+        self.rows.append({"epoch": epoch + 1, "seconds": round(seconds, 3), **measures})
+        shown = [f"epoch {epoch + 1}/{self.epochs}"]
+        shown += [
+            f"{name.replace('_', ' ')} {value:.4f}"
+            for name, value in measures.items()
+            if name != "learning_rate"
+        ]
+        err.print("  ".join([*shown, f"{seconds:.1f} s"]), soft_wrap=True)
+        if self.history_path:
+            partial = self.history_path.with_name(self.history_path.name + ".partial")
+            partial.write_text(json.dumps(self.rows, indent=1), encoding="utf-8")
+            partial.replace(self.history_path)
+
+    def stop(self):
+        """Takes the bar away; what an interrupted `fit` does not."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class CosineWithinTime(keras.callbacks.Callback):
+    """A rate that rises, then falls to 0 on a cosine, when steps or time are used up.
+
+    On a fast machine the steps decide, and equal seeds give equal weights; on a slow
+    one the time does, and the training still ends with a small rate.
+
+    Args:
+        peak: the largest rate.
+        steps: of the whole training.
+        seconds: of the whole training; compiling counts, time in which other programs
+            have the cores does not.
+        warmup: share of the training during which the rate rises.
+    """
+
+    def __init__(self, peak, steps, seconds, warmup=0.1):
+        super().__init__()
+        self.peak, self.steps, self.seconds = peak, steps, seconds
+        self.warmup = warmup
+        self.step = 0
+        self.out_of_time = False
+        self._start = None
+
+    def _elapsed(self):
+        """Seconds on the clock, or of CPU time where those are fewer."""
+        now = time.perf_counter(), time.process_time()
+        return min(new - old for new, old in zip(now, self._start, strict=True))
+
+    def on_train_begin(self, logs=None):
+        """Starts the clock."""
+        self._start = time.perf_counter(), time.process_time()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Sets the rate."""
+        if self.step % _STEPS_BETWEEN_RATES:
+            return
+        done = max(self.step / self.steps, self._elapsed() / self.seconds)
+        if done < self.warmup:
+            rate = self.peak * (done + 1 / self.steps) / self.warmup
+        else:
+            rest = min(1.0, (done - self.warmup) / (1 - self.warmup))
+            rate = self.peak * 0.5 * (1 + math.cos(math.pi * rest))
+        if hasattr(self.model, "jax_state_sync"):
+            # On JAX the variables are copies while an epoch runs.
+            self.model.jax_state_sync()
+        self.model.optimizer.learning_rate = min(rate, self.peak)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Ends the training when the time is used up."""
+        self.step += 1
+        if self._elapsed() > self.seconds:
+            self.out_of_time = self.step < self.steps
+            self.model.stop_training = True

@@ -1,0 +1,99 @@
+"""`kzoo export`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kzoo.cli.console import (
+    FAILED,
+    Failure,
+    help_text,
+    load_model,
+    note,
+    one_line_errors,
+    out,
+    progress,
+)
+
+HELP = help_text("""
+Export a model as ONNX or SavedModel, and prove that the files are right.
+
+The files hold the forward pass and the whole generate loop. They are reloaded in their
+own runtime and compared with the model at several shapes; when anything is off, nothing
+is left behind and the exit status is 1.
+
+[bold]Examples[/bold]
+
+  kzoo export translator --format onnx --out translator.onnx
+  kzoo export translator --format tf_saved_model --out saved_model
+  kzoo export translator --format onnx --out old_runtime --portable --report report.json
+""")
+
+
+@one_line_errors
+def export(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A folder that `kzoo train` wrote.", show_default=False),
+    ],
+    out_path: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="A new folder; for ONNX also a file.onnx.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        Literal["onnx", "tf_saved_model"], typer.Option(help="What to write.")
+    ] = "onnx",
+    opset: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="ONNX operator set; left out, the one that runs fastest."
+        ),
+    ] = None,
+    portable: Annotated[
+        bool,
+        typer.Option("--portable", help="ONNX of operators that older runtimes know."),
+    ] = False,
+    exporter: Annotated[
+        Literal["kzoo", "tf2onnx"],
+        typer.Option(help="tf2onnx is for models with layers of your own."),
+    ] = "kzoo",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is at --out.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the report here, as JSON.")
+    ] = None,
+):
+    """Runs the command."""
+    if out_path.exists() and not overwrite:
+        raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
+    if report is not None and not report.parent.is_dir():
+        raise Failure(f"--report {report}: there is no folder {report.parent}.")
+    if format != "onnx" and (opset is not None or portable or exporter != "kzoo"):
+        raise Failure(
+            "--opset, --portable and --exporter are of --format onnx. "
+            f"Received: --format {format}."
+        )
+    task = load_model(model)
+    from kzoo.exporters import ExportError
+
+    options = dict(overwrite=overwrite)
+    if format == "onnx":
+        options |= dict(opset=opset, portable=portable)
+        # The native exporter is not asked for by name, so that its errors are its own.
+        options |= {} if exporter == "kzoo" else dict(exporter=exporter)
+    try:
+        with progress(f"Exporting and verifying {out_path}"):
+            result = task.export(out_path, format=format, **options)
+    except ExportError as error:
+        raise Failure(" ".join(str(error).split()), FAILED) from error
+    out.print(str(result), markup=False, soft_wrap=True)
+    if report is not None:
+        result.save(report)
+        note(f"Report: {report}")

@@ -1,0 +1,35 @@
+"""Texts from files and TFDS, splits, and batches of few shapes for `fit`.
+
+No Keras and no TensorFlow is imported here; grain, TFDS and `tf.data` are imported by
+the functions that use them.
+"""
+
+from kzoo.data.batching import (
+    BatchReport,
+    BucketedBatches,
+    bucketed_batches,
+    choose_buckets,
+    open_tf_data,
+    packed_blocks,
+    padded_batch,
+)
+from kzoo.data.dates import LANGUAGES, date_pairs, write_date
+from kzoo.data.sources import DataError, load_pairs, load_texts
+from kzoo.data.splits import split_examples
+
+__all__ = [
+    "LANGUAGES",
+    "BatchReport",
+    "BucketedBatches",
+    "DataError",
+    "bucketed_batches",
+    "choose_buckets",
+    "date_pairs",
+    "load_pairs",
+    "load_texts",
+    "open_tf_data",
+    "packed_blocks",
+    "padded_batch",
+    "split_examples",
+    "write_date",
+]

@@ -1,0 +1,355 @@
+r"""Texts and pairs of texts from files, folders and TensorFlow Datasets.
+
+Everything is read strictly: what cannot be right, such as two files of different
+length or an empty line, is a `DataError` that names the file and the line. Lines are
+split at "\n" only, because `str.splitlines` also splits at characters that stand
+inside sentences of real corpora (U+0085, U+2028, form feed) and so shifts two
+parallel files against each other.
+"""
+
+import difflib
+import gzip
+import os
+import socket
+import urllib.request
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_TFDS = "tfds:"
+
+
+class DataError(ValueError):
+    """Data that is missing or cannot be right; the message names where."""
+
+
+def load_pairs(
+    source: str | Path | Sequence[str | Path],
+    *,
+    columns: Sequence[int] | Sequence[str] | None = None,
+    split: str = "train",
+    extra_columns: bool = False,
+) -> list[tuple[str, str]]:
+    """Pairs of texts: source and target sentence, or text and label.
+
+    What `source` may be, and what `columns` then are:
+
+    - `"pairs.tsv"`, a tab-separated file without header or quoting: two column numbers
+      from 0; left out, the first two.
+    - `("train.en", "train.de")`, two files whose lines n are a pair: none.
+    - a folder of files `<language>.<split>.txt`, the layout of `tfds.TranslateFolder`:
+      two languages.
+    - `"tfds:name"`, a data set of TensorFlow Datasets: two features; left out, the
+      data set's supervised keys.
+
+    Every file may be gzip. White space at the ends of a text is dropped.
+
+    Args:
+        source: as above.
+        columns: which two, source first, as above.
+        split: of a folder or a TFDS data set; TFDS's slices, as in `"train[:10%]"`,
+            are understood for the latter.
+        extra_columns: the rows of a tab-separated file may have different numbers of
+            columns. Without it a row unlike the first is an error, since a tab inside
+            a text shifts the columns after it.
+
+    Returns:
+        list of (source, target); numbers, such as TFDS labels, are written out.
+
+    Raises:
+        DataError: a missing file, different numbers of lines, an empty text, a wrong
+            number of columns, bytes that are not UTF-8, a data set that is not there.
+        ImportError: `tensorflow_datasets` or TensorFlow is not installed.
+        ValueError: `columns` do not fit the kind of source.
+    """
+    if _is_tfds(source):
+        keys = _check_columns(columns, str, "feature names of the data set")
+        return load_tfds(source[len(_TFDS) :], split, keys)
+    if not isinstance(source, (str, Path)):
+        return _read_parallel(source, columns)
+    path = Path(source)
+    if path.is_dir():
+        languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
+        return _read_folder(path, languages, split)
+    numbers = _check_columns(columns, int, "column numbers from 0")
+    return _read_columns(path, numbers or (0, 1), extra_columns)
+
+
+def load_texts(
+    source: str | Path,
+    *,
+    column: int | str | None = None,
+    split: str = "train",
+    whole: bool = False,
+    extra_columns: bool = False,
+) -> list[str]:
+    r"""Texts: the lines of a file, a column of one, or a feature of a TFDS data set.
+
+    Args:
+        source: a file, which may be gzip, or `"tfds:name"`.
+        column: a number from 0 for a tab-separated file; a feature's name for TFDS,
+            where `"text"` is taken when it is left out.
+        split: of a TFDS data set.
+        whole: the file is one text, with its white space and empty lines, as running
+            text for a language model is. Rows of a TFDS data set are joined by "\n".
+        extra_columns: as in `load_pairs`.
+
+    Returns:
+        list of texts; with `whole=True` of one.
+
+    Raises:
+        DataError: as in `load_pairs`.
+        ImportError: as in `load_pairs`.
+        ValueError: options that exclude one another, or do not fit the source.
+    """
+    if _is_tfds(source):
+        if isinstance(column, int):
+            raise ValueError(
+                "For a TFDS data set column is a feature's name. "
+                f"Received: column={column!r}."
+            )
+        rows = load_tfds(source[len(_TFDS) :], split, (column or "text",))
+        texts = [text for (text,) in rows]
+        return ["\n".join(texts)] if whole else texts
+    path = Path(source)
+    if path.is_dir():
+        raise DataError(
+            f"{path} is a folder; load_texts reads a file. For a folder of "
+            "<language>.<split>.txt files use load_pairs."
+        )
+    if whole and column is not None:
+        raise ValueError(
+            "whole=True reads the file as one text and excludes column. "
+            f"Received: column={column!r}."
+        )
+    if whole:
+        text = _decode(path, _read_bytes(path))
+        if not text.strip():
+            raise DataError(f"{path} is empty.")
+        return [text]
+    if column is not None:
+        _check_columns((column, column), int, "column numbers from 0")
+        return [
+            text for text, _ in _read_columns(path, (column, column), extra_columns)
+        ]
+    return _read_lines(path, "Running text is read with whole=True.")
+
+
+def load_tfds(name, split, keys=None):
+    """Rows of a TensorFlow data set, downloaded and prepared when it is not yet.
+
+    Args:
+        name: as `tfds.load` takes it, such as `"ted_hrlr_translate/pt_to_en"`.
+        split: as `tfds.load` takes it, such as `"train[:90%]"`.
+        keys: names of the features; `None` means the supervised keys.
+
+    Returns:
+        list of tuples of `str`, in the data set's order.
+
+    Raises:
+        DataError: no such data set, split or feature; not prepared and offline; or
+            an empty or undecodable text.
+        ImportError: `tensorflow_datasets` or TensorFlow is not installed.
+    """
+    try:
+        import tensorflow  # noqa: F401 (TFDS reads TFRecords with it)
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise ImportError(
+            f"Reading 'tfds:{name}' needs TensorFlow Datasets: "
+            "pip install tensorflow tensorflow-datasets."
+        ) from error
+    try:
+        # TFDS itself looks at the variable only when it is imported.
+        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+    except tfds.core.DatasetNotFoundError:
+        close = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
+        hint = f" Did you mean one of {close}?" if close else ""
+        raise DataError(f"TFDS has no data set {name!r}.{hint}") from None
+    if not builder.is_prepared():
+        _prepare(builder, name)
+    keys = keys or builder.info.supervised_keys
+    features = sorted(builder.info.features)
+    if not keys or any(key not in features for key in keys):
+        raise DataError(
+            f"tfds:{name}: choose columns among its features {features}. "
+            f"Received: {keys}."
+        )
+    try:
+        dataset = builder.as_dataset(split=split, shuffle_files=False)
+    except ValueError as error:
+        raise DataError(
+            f"tfds:{name} has no split {split!r}; it has {sorted(builder.info.splits)}."
+        ) from error
+    where = f"tfds:{name}, split {split}"
+    return [
+        tuple(_tfds_text(row[key], f"{where}, row {number}, {key}") for key in keys)
+        for number, row in enumerate(tfds.as_numpy(dataset), 1)
+    ]
+
+
+def _prepare(builder, name):
+    remedy = (
+        f"Run tfds.load({name!r}) where there is a network, copy the folder, and set "
+        "TFDS_DATA_DIR to its parent."
+    )
+    # TFDS retries an unreachable host for minutes, so look first. A proxy may serve a
+    # machine that resolves no names.
+    if not urllib.request.getproxies():
+        try:
+            socket.create_connection(("storage.googleapis.com", 443), 5).close()
+        except OSError as error:
+            raise DataError(
+                f"tfds:{name} is not prepared in {builder.data_dir}, and this machine "
+                f"is offline ({error}). {remedy}"
+            ) from error
+    try:
+        builder.download_and_prepare()
+    except OSError as error:  # requests' errors are
+        raise DataError(f"tfds:{name} could not be downloaded: {error} {remedy}") from (
+            error
+        )
+
+
+def _tfds_text(value, where):
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        text = value.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 at byte {error.start}.") from error
+    if not text:
+        raise DataError(f"{where}: the text is empty.")
+    return text
+
+
+def _is_tfds(source):
+    return isinstance(source, str) and source.startswith(_TFDS)
+
+
+def _check_columns(columns, kind, meaning):
+    if columns is None:
+        return None
+    columns = tuple(columns) if not isinstance(columns, str) else (columns,)
+    fits = len(columns) == 2 and all(
+        isinstance(column, kind) and not isinstance(column, bool) for column in columns
+    )
+    if not fits or (kind is int and min(columns) < 0):
+        raise ValueError(f"columns must be two {meaning}. Received: {columns}.")
+    return columns
+
+
+def _read_parallel(paths, columns):
+    paths = [Path(path) for path in paths]
+    if len(paths) != 2:
+        raise ValueError(
+            f"Expected one source or two parallel files. Received: {len(paths)} files."
+        )
+    if columns is not None:
+        raise ValueError(
+            "columns has no meaning for two parallel files: the first is the source. "
+            f"Received: columns={columns}."
+        )
+    sources, targets = (_read_lines(path) for path in paths)
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: "
+            f"line {min(len(sources), len(targets)) + 1} has no partner, and all "
+            "before it may be shifted. Parallel files need the same number of lines."
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def _read_folder(folder, languages, split):
+    """`<language>.<split>.txt`, read by the rules here and without TensorFlow.
+
+    `tfds.TranslateFolder` itself splits lines with `str.splitlines` and stops at any
+    other file in the folder, such as a README.
+    """
+    found = {}
+    for path in sorted(folder.iterdir()):
+        parts = path.name.removesuffix(".gz").split(".")
+        if len(parts) == 3 and parts[2] == "txt":
+            found[parts[0], parts[1]] = path
+    if not found:
+        raise DataError(
+            f"{folder} has no files named <language>.<split>.txt, such as en.train.txt."
+        )
+    names = sorted({language for language, _ in found})
+    if languages is None:
+        raise ValueError(
+            f"columns must be two languages of {folder}, source first; it has {names}."
+        )
+    for language in languages:
+        if (language, split) not in found:
+            raise DataError(
+                f"{folder / f'{language}.{split}.txt'} does not exist. The folder has "
+                f"{sorted(path.name for path in found.values())}."
+            )
+    return _read_parallel([found[language, split] for language in languages], None)
+
+
+def _read_columns(path, columns, extra_columns):
+    rows = []
+    count = None
+    needed = max(columns) + 1
+    for number, line in enumerate(_read_lines(path, strip=False), 1):
+        fields = line.split("\t")
+        count = count or len(fields)
+        if len(fields) < needed:
+            raise DataError(
+                f"{path}, line {number}: expected at least {needed} tab-separated "
+                f"columns. Received: {len(fields)}."
+            )
+        if len(fields) != count and not extra_columns:
+            raise DataError(
+                f"{path}, line {number}: expected {count} tab-separated columns as in "
+                f"line 1. Received: {len(fields)}. If columns may be missing at the "
+                "end, set extra_columns=True."
+            )
+        row = tuple(fields[column].strip() for column in columns)
+        for column, text in zip(columns, row, strict=True):
+            if not text:
+                raise DataError(f"{path}, line {number}: column {column} is empty.")
+        rows.append(row)
+    return rows
+
+
+def _read_lines(path, hint="", strip=True):
+    """The lines of a file, none of them empty."""
+    text = _decode(path, _read_bytes(path))
+    if not text.strip():
+        raise DataError(f"{path} is empty.")
+    lines = text.removesuffix("\n").split("\n")
+    lines = [line.strip() if strip else line.removesuffix("\r") for line in lines]
+    for number, line in enumerate(lines, 1):
+        if not line or line.isspace():
+            raise DataError(f"{path}, line {number} is empty. {hint}".rstrip())
+    return lines
+
+
+def _read_bytes(path):
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if not content.startswith(_GZIP_MAGIC):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file: {error}.") from error
+
+
+def _decode(path, content):
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}, line {line}: byte {content[error.start]:#04x} at offset "
+            f"{error.start} is not UTF-8. Convert the file to UTF-8."
+        ) from error

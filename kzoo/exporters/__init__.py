@@ -1,0 +1,8 @@
+"""Exports: a model becomes a file of another runtime, which is run and compared."""
+
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.export import export, verify
+from kzoo.exporters.report import ExportReport
+from kzoo.exporters.signatures import Argument, Function
+
+__all__ = ["Argument", "ExportError", "ExportReport", "Function", "export", "verify"]

@@ -1,0 +1,98 @@
+"""Runs an artifact beside the Keras model and refuses what differs."""
+
+import keras
+import numpy as np
+
+from kzoo.exporters.errors import ExportError
+
+# Largest absolute difference that float32 arithmetic in another order explains: logits
+# of size 1 to 10 after some ten layers. Scores are sums of log-probabilities.
+TOLERANCE = {"logits": 1e-4, "scores": 1e-4}
+
+
+def verify_function(function, run, report, seed=0):
+    """Compares one function at all its cases; adds the checks to the report.
+
+    Args:
+        function: a `Function`.
+        run: from a dict of numpy inputs to a dict of numpy outputs, by the artifact.
+        report: an `ExportReport`.
+        seed: of the random inputs.
+
+    Raises:
+        ExportError: an output is missing, of another shape or dtype, or differs by more
+            than the tolerance; or a token differs.
+    """
+    for case, inputs in function.cases(np.random.default_rng(seed)).items():
+        compare(function, case, inputs, run(inputs), report)
+
+
+def compare(function, case, inputs, got, report):
+    """Compares the artifact's outputs for one set of inputs with Keras's."""
+    expected = reference(function, inputs)
+    where = f"{report.path}, {function.name}, {case}"
+    if set(got) != set(expected):
+        raise ExportError(
+            f"{where}: expected the outputs {sorted(expected)}. "
+            f"Received: {sorted(got)}."
+        )
+    for name, value in expected.items():
+        kind = "iu" if value.dtype.kind in "iu" else value.dtype.kind
+        if got[name].dtype.kind not in kind:
+            raise ExportError(
+                f"{where}: {name} should be {value.dtype}. Received: {got[name].dtype}."
+            )
+    check = {"function": function.name, "case": case, "difference": 0.0}
+    if "sequences" in expected:
+        _check_tokens(got, expected, where)
+        check["tokens_equal"] = True
+    for name, value in expected.items():
+        if value.dtype.kind != "f":
+            continue
+        if got[name].shape != value.shape:
+            raise ExportError(
+                f"{where}: {name} should have shape {value.shape}. "
+                f"Received: {got[name].shape}."
+            )
+        # Both may hold the "no such sequence" score; only real ones are compared.
+        difference = np.abs(got[name].astype("float64") - value)
+        difference = float(np.max(difference, initial=0.0))
+        tolerance = TOLERANCE[name]
+        if not difference <= tolerance:
+            raise ExportError(
+                f"{where}: {name} differs by {difference:.3g} from Keras, more than "
+                f"{tolerance:g}. The artifact was not kept; please report this."
+            )
+        check["difference"] = max(check["difference"], difference)
+        check["tolerance"] = tolerance
+    report.checks.append(check)
+
+
+def reference(function, inputs):
+    """The function's outputs in Keras, as numpy arrays."""
+    tensors = {
+        argument.name: keras.ops.convert_to_tensor(
+            inputs[argument.name], argument.dtype
+        )
+        if argument.axes
+        else inputs[argument.name]
+        for argument in function.arguments
+    }
+    outputs = function.call(tensors)
+    return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
+
+
+def _check_tokens(got, expected, where):
+    """Raises `ExportError` unless all tokens are Keras's."""
+    if got["sequences"].shape != expected["sequences"].shape:
+        raise ExportError(
+            f"{where}: sequences should have shape {expected['sequences'].shape}. "
+            f"Received: {got['sequences'].shape}."
+        )
+    differs = (got["sequences"] != expected["sequences"]).any(axis=-1)
+    if differs.any():
+        gap = np.abs(got["scores"] - expected["scores"])[differs].max()
+        raise ExportError(
+            f"{where}: {int(differs.sum())} of {differs.size} sequences differ from "
+            f"Keras's; their scores are {gap:.2g} apart."
+        )

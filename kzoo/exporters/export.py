@@ -1,0 +1,279 @@
+"""`export`: write beside, verify, then move into place; or leave nothing."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+
+from kzoo.exporters import onnx, saved_model
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.report import ExportReport
+
+EXPORTERS = ("kzoo", "tf2onnx")
+FORMATS = ("onnx", "tf_saved_model")
+
+
+def export(
+    task,
+    path,
+    format="tf_saved_model",
+    *,
+    functions=None,
+    opset=None,
+    portable=False,
+    overwrite=False,
+    external_data_threshold=None,
+    exporter="kzoo",
+    input_signature=None,
+):
+    """Writes a task as an artifact that runs without kzoo, and verifies it there.
+
+    Args:
+        task: a task of kzoo; with `exporter="tf2onnx"` any Keras model.
+        path: a new folder; or, for ONNX, a file that ends in `.onnx` and holds one
+            function with its weights.
+        format: `"tf_saved_model"` or `"onnx"`.
+        functions: names of what to export: `"forward"`, `"generate"`. All by default;
+            in a single file `"generate"`.
+        opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
+        portable: of ONNX; use no operator newer than opset 18.
+        overwrite: replace what is at `path`, once the new artifact is verified.
+        external_data_threshold: bytes of weights above which a single ONNX file keeps
+            them in a file beside it; protobuf's limit of 2 GB by default.
+        exporter: `"kzoo"` emits a task natively; `"tf2onnx"` converts the forward pass
+            of any Keras model, for layers that are not written over `kzoo.ops`.
+        input_signature: with tf2onnx, what the model takes; see
+            `kzoo.exporters.tf2onnx.convert`.
+
+    Returns:
+        An `ExportReport`.
+
+    Raises:
+        ExportError: something stands at `path`, the model cannot be exported, the disk
+            is full, or the artifact differs from the model. Nothing is left behind.
+    """
+    path = Path(path)
+    if format not in FORMATS:
+        raise ExportError(f"format must be one of {FORMATS}. Received: {format!r}.")
+    if exporter not in EXPORTERS:
+        raise ExportError(
+            f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
+        )
+    if exporter == "tf2onnx":
+        return _convert(task, path, format, opset, overwrite, input_signature)
+    if not hasattr(task, "export_functions"):
+        raise ExportError(
+            f"{type(task).__name__} is not a task of kzoo. Export it with "
+            "format='onnx', exporter='tf2onnx'."
+        )
+    single = path.suffix == ".onnx" and format == "onnx"
+    chosen = _choose(task, functions, single)
+    _check_model(task)
+    if format != "onnx" and (opset or portable or external_data_threshold):
+        raise ExportError(
+            "opset, portable and external_data_threshold are options of format='onnx'. "
+            f"Received: format={format!r}."
+        )
+    targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
+    for existing in targets:
+        if existing.exists() and not overwrite:
+            raise ExportError(
+                f"{existing} exists. Choose another path, or overwrite=True."
+            )
+    try:
+        with _beside(path) as partial:
+            target = partial / path.name
+            if format == "onnx":
+                names = {id(v): name for name, v in task.named_variables().items()}
+                report, paths = onnx.write(
+                    chosen,
+                    names,
+                    target,
+                    opset=opset,
+                    portable=portable,
+                    metadata=onnx.metadata_of(task),
+                    threshold=external_data_threshold,
+                )
+                onnx.verify(chosen, paths, report)
+            else:
+                variables = list(task.named_variables().values())
+                report = saved_model.write(chosen, variables, target)
+                saved_model.verify(chosen, target, report)
+            if not single:
+                _describe(task, target)
+            report.path = str(path)
+            report.files = {
+                str(
+                    file.relative_to(partial if single else target)
+                ): file.stat().st_size
+                for file in sorted(partial.rglob("*"))
+                if file.is_file()
+            }
+            if not single:
+                report.save(target / "report.json")
+            _install(partial, path.parent)
+    except OSError as error:
+        raise ExportError(
+            f"Could not write {path}: {error}. Nothing was left behind; free some "
+            "space or choose another path, and export again."
+        ) from error
+    return report
+
+
+def verify(path, task):
+    """Runs an artifact again beside a task.
+
+    Args:
+        path: a folder or file that `export` wrote.
+        task: the task that it should equal.
+
+    Returns:
+        An `ExportReport`.
+
+    Raises:
+        ExportError: it cannot be run, or it differs.
+    """
+    path = Path(path)
+    functions = {f.name: f for f in task.export_functions()}
+    written = path / "report.json"
+    if written.is_file():  # what the export said that it holds
+        names = json.loads(written.read_text(encoding="utf-8"))["functions"]
+        functions = {n: f for n, f in functions.items() if n in names}
+    if path.suffix == ".onnx":
+        report = ExportReport(str(path), "onnx")
+        name = _function_of(path)
+        onnx.verify([functions[name]], {name: path}, report)
+    elif (path / "saved_model.pb").is_file():
+        report = ExportReport(str(path), "tf_saved_model")
+        saved_model.verify(list(functions.values()), path, report)
+    else:
+        paths = {n: path / f"{n}.onnx" for n in functions}
+        if not written.is_file():
+            paths = {name: file for name, file in paths.items() if file.is_file()}
+        if not paths:
+            raise ExportError(
+                f"{path} holds no artifact of kzoo: expected saved_model.pb, or one of "
+                f"{[f'{name}.onnx' for name in functions]}."
+            )
+        report = ExportReport(str(path), "onnx")
+        onnx.verify([functions[name] for name in paths], paths, report)
+    return report
+
+
+def _convert(model, path, format, opset, overwrite, input_signature):
+    """The tf2onnx road, for any Keras model."""
+    from kzoo.exporters import tf2onnx
+
+    if format != "onnx":
+        raise ExportError(f"exporter='tf2onnx' writes onnx. Received: {format!r}.")
+    start = time.perf_counter()
+    opset = opset or onnx.PORTABLE_OPSET
+    differences = tf2onnx.convert(
+        model, path, input_signature=input_signature, opset=opset, overwrite=overwrite
+    )
+    report = ExportReport(str(path), "onnx", opset=opset)
+    report.files = {path.name: path.stat().st_size}
+    report.checks = [
+        dict(function="forward", case=f"three shapes, {name}", difference=difference)
+        for name, difference in differences.items()
+    ]
+    report.seconds["write and verify"] = time.perf_counter() - start
+    return report
+
+
+def _choose(task, names, single):
+    known = {function.name: function for function in task.export_functions()}
+    if names is None:
+        names = ["generate" if "generate" in known else "forward"] if single else known
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names or single and len(names) > 1:
+        raise ExportError(
+            f"functions must be among {list(known)}"
+            f"{', one of them for a single file' if single else ''}. Received: {names}."
+        )
+    return [known[name] for name in names]
+
+
+def _check_model(task):
+    if not task.built:
+        raise ExportError(
+            f"{task.name} has no weights yet. Call it once on data, or build() it."
+        )
+    policies = {
+        layer.dtype_policy.name
+        for layer in task._flatten_layers()
+        if layer.dtype_policy.name != "float32"
+    }
+    if policies:
+        raise ExportError(
+            f"{task.name} computes in {sorted(policies)}; artifacts compute in "
+            "float32, as verification expects. Build the model with dtype='float32', "
+            "load this one's weights into it, and export that."
+        )
+    for name, variable in task.named_variables().items():
+        if not keras.ops.all(keras.ops.isfinite(variable)):
+            raise ExportError(f"The weight {name} holds NaN or infinity.")
+
+
+def _function_of(path):
+    """Which function a single file holds, by its outputs."""
+    outputs = {o.name for o in onnx.open_session(path).get_outputs()}
+    return "generate" if "sequences" in outputs else "forward"
+
+
+def _describe(task, folder):
+    """Config and tokenizer, so that a service needs nothing else."""
+    text = json.dumps({"task": type(task).__name__, "model": task.config.to_dict()})
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    if task.tokenizer is not None:
+        task.tokenizer.save(folder)
+
+
+@contextlib.contextmanager
+def _beside(path):
+    """A folder next to `path`, on the same disk, that is gone in the end.
+
+    Parent folders that were missing are made, and stay only when all went well.
+    """
+    missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in missing:
+            folder.rmdir()
+        raise
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _install(partial, folder):
+    """Moves all that lies in `partial` into `folder`, or nothing.
+
+    The model file comes last, so that it never stands without its weights. What stood
+    there before waits in `partial` until all has been moved.
+    """
+    made = sorted(partial.iterdir(), key=lambda file: file.suffix == ".onnx")
+    waiting = partial / "replaced"
+    waiting.mkdir()
+    moved = []
+    try:
+        for file in made:
+            path = folder / file.name
+            moved.append((file, path, path.exists()))
+            if path.exists():
+                path.rename(waiting / file.name)
+            file.rename(path)
+    except BaseException:
+        for file, path, stood in reversed(moved):
+            if path.exists() and not file.exists():
+                path.rename(file)
+            if stood and (waiting / file.name).exists():
+                (waiting / file.name).rename(path)
+        raise

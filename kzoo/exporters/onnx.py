@@ -1,0 +1,222 @@
+"""Emits a task's functions as ONNX and verifies them in onnxruntime."""
+
+import collections
+import json
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kzoo.exporters.checks import verify_function
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.report import ExportReport
+from kzoo.ops.onnx_graph import (
+    DEFAULT_OPSET,
+    MINIMUM_OPSET,
+    PORTABLE_OPSET,
+    OnnxGraph,
+    onnx_dtype,
+)
+
+WEIGHTS = "weights.bin"
+BESIDE = ".weights.bin"  # the suffix of a single file's weights
+
+
+def emit(function, names, opset):
+    """The graph of one function.
+
+    Args:
+        function: a `Function`.
+        names: `id(variable)` to its path.
+        opset: of the graph.
+
+    Returns:
+        `OnnxGraph`; scalars with a default are inputs that may be left out.
+    """
+    graph = OnnxGraph(opset, names)
+    with graph.building():
+        inputs = {}
+        for argument in function.arguments:
+            inputs[argument.name] = graph.input(
+                argument.name,
+                (None,) * len(argument.axes),
+                argument.dtype,
+                axes=argument.axes,
+            )
+            if argument.default is not None:
+                value = np.asarray(argument.default, onnx_dtype(argument.dtype))
+                graph.initializers[argument.name] = (value.dtype.name, (), value.copy)
+        for name, value in function.call(inputs).items():
+            graph.output(value, name, axes=function.outputs[name])
+    return graph
+
+
+def write(functions, names, target, *, opset, portable, metadata, threshold):
+    """Writes the functions: a file for one, a folder for all with weights beside.
+
+    Args:
+        functions: `Function`s.
+        names: `id(variable)` to its path.
+        target: a path that ends in `.onnx` (one function), or that of a folder.
+        opset: `None` for the default.
+        portable: use no operator newer than opset 18.
+        metadata: dict of strings.
+        threshold: bytes of weights above which one file keeps them beside it.
+
+    Returns:
+        An `ExportReport` without checks, and name to path of the files.
+    """
+    from kzoo.ops.onnx_file import (
+        LARGEST_FILE,
+        weight_bytes,
+        write_model,
+        write_weights,
+    )
+
+    if opset is None:
+        opset = PORTABLE_OPSET if portable else DEFAULT_OPSET
+    if portable and opset > PORTABLE_OPSET or not MINIMUM_OPSET <= opset <= 24:
+        raise ExportError(
+            f"opset must be in [{MINIMUM_OPSET}, 24], and at most {PORTABLE_OPSET} "
+            f"with portable=True. Received: {opset}."
+        )
+    start = time.perf_counter()
+    graphs = {f.name: emit(f, names, opset) for f in functions}
+    report = ExportReport(str(target), "onnx", opset=opset)
+    single = target.suffix == ".onnx"
+    threshold = LARGEST_FILE if threshold is None else min(threshold, LARGEST_FILE)
+    external, location = None, WEIGHTS
+    if single:
+        location = target.with_suffix(BESIDE).name
+    else:
+        target.mkdir()
+    if not single or weight_bytes(graphs[functions[0].name]) > threshold:
+        folder = target.parent if single else target
+        external = (location, write_weights(graphs.values(), folder / location))
+    paths = {}
+    for name, graph in graphs.items():
+        paths[name] = target if single else target / f"{name}.onnx"
+        write_model(graph, paths[name], metadata=metadata, external=external)
+        report.operators[name] = dict(_count(graph).most_common())
+    everything = {n: i for g in graphs.values() for n, i in g.initializers.items()}
+    merged = OnnxGraph(opset)
+    merged.initializers = everything
+    report.weight_bytes = weight_bytes(merged)
+    report.seconds["write"] = time.perf_counter() - start
+    return report, paths
+
+
+def verify(functions, paths, report):
+    """Runs every function in onnxruntime beside Keras.
+
+    Args:
+        functions: `Function`s.
+        paths: function name to model file.
+        report: gets the checks.
+
+    Raises:
+        ExportError: onnxruntime refuses a file, or it differs from Keras.
+    """
+    import onnxruntime
+
+    start = time.perf_counter()
+    report.runtime = f"onnxruntime {onnxruntime.__version__}"
+    for function in functions:
+        session = open_session(paths[function.name])
+        check_interface(function, session, paths[function.name])
+        report.functions[function.name] = {
+            "inputs": {i.name: [i.type, i.shape] for i in session.get_inputs()}
+            | {
+                i.name: [i.type, i.shape]
+                for i in session.get_overridable_initializers()
+            },
+            "outputs": {o.name: [o.type, o.shape] for o in session.get_outputs()},
+        }
+        verify_function(function, runner(function, session), report)
+        del session
+    report.seconds["verify"] = time.perf_counter() - start
+
+
+def open_session(path):
+    """An onnxruntime session on the CPU.
+
+    Raises:
+        ExportError: no such file, or onnxruntime cannot run it.
+    """
+    import onnxruntime
+
+    if not Path(path).is_file():
+        raise ExportError(f"No ONNX file at {path}.")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # Packed copies of the weights would double the memory of a short check.
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime's errors have no common base class
+        raise ExportError(f"onnxruntime cannot run {path}: {error}") from error
+
+
+def runner(function, session):
+    """A function from a dict of numpy inputs to a dict of numpy outputs."""
+    arguments = {a.name: onnx_dtype(a.dtype) for a in function.arguments}
+    outputs = [output.name for output in session.get_outputs()]
+
+    def run(inputs):
+        feed = {name: np.asarray(v, arguments[name]) for name, v in inputs.items()}
+        try:
+            values = session.run(outputs, feed)
+        except Exception as error:  # onnxruntime's errors have no common base class
+            shapes = {name: value.shape for name, value in feed.items()}
+            raise ExportError(
+                f"onnxruntime fails in {function.name} on inputs of the shapes "
+                f"{shapes}: {error}"
+            ) from error
+        return dict(zip(outputs, values, strict=True))
+
+    return run
+
+
+def check_interface(function, session, path):
+    """Raises `ExportError` when names, dtypes or axes are not the declared ones."""
+    codes = {"float32": "float", "int64": "int64", "bool": "bool"}
+    found = {i.name: (i.type, i.shape) for i in session.get_inputs()}
+    found |= {i.name: (i.type, i.shape) for i in session.get_overridable_initializers()}
+    for argument in function.arguments:
+        wanted = (f"tensor({codes[onnx_dtype(argument.dtype)]})", list(argument.axes))
+        if found.get(argument.name) != wanted:
+            raise ExportError(
+                f"{path} should have the input {argument.name} as {wanted}. "
+                f"Received: {found.get(argument.name)}."
+            )
+    for output in session.get_outputs():
+        if output.shape != list(function.outputs.get(output.name, ())):
+            raise ExportError(
+                f"{path} should have the outputs {function.outputs}. "
+                f"Received: {output.name} with axes {output.shape}."
+            )
+
+
+def metadata_of(task):
+    """What the file says of itself."""
+    import kzoo
+
+    return {
+        "kzoo_version": kzoo.__version__,
+        "keras_version": keras.__version__,
+        "task": type(task).__name__,
+        "config": json.dumps(task.config.to_dict()),
+    }
+
+
+def _count(graph):
+    counts = collections.Counter()
+    for op_type, _, _, attributes in graph.live_nodes():
+        counts[op_type] += 1
+        for value in attributes.values():
+            if isinstance(value, OnnxGraph):
+                counts += _count(value)
+    return counts

@@ -1,0 +1,93 @@
+"""Keras layers that also run on symbolic ONNX values."""
+
+import keras
+
+from kzoo import ops
+from kzoo.ops.dispatch import is_symbolic
+
+
+class Emits:
+    """Mixin: on an `OnnxValue` a layer's `call` runs without Keras around it."""
+
+    def __call__(self, *args, **kwargs):
+        """`call`, with Keras around it unless an argument is symbolic."""
+        if is_symbolic((args, kwargs)):
+            return self.call(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+class Layer(Emits, keras.layers.Layer):
+    """Base of kzoo's layers: children are created in `__init__`, built in `build`.
+
+    Building a child inside its parent's `build` gives its variables a path with all
+    parents in it.
+    """
+
+
+class Dense(Emits, keras.layers.Dense):
+    """Keras's `Dense`: `x @ kernel + bias`."""
+
+    def call(self, inputs, training=None):
+        """float (..., D) to float (..., units)."""
+        if ops.is_onnx(inputs):
+            return ops.linear(inputs, self.kernel, self.bias if self.use_bias else None)
+        return super().call(inputs, training=training)
+
+
+class Embedding(Emits, keras.layers.Embedding):
+    """Keras's `Embedding`, whose table can also be the head."""
+
+    def call(self, inputs):
+        """Int ids (...) to float (..., D)."""
+        if ops.is_onnx(inputs):
+            return ops.take(self.embeddings, inputs)
+        return super().call(inputs)
+
+    def attend(self, x):
+        """Scores of every row of the table: float (..., D) to float (..., V)."""
+        return ops.linear_transposed(x, self.embeddings)
+
+
+class LayerNormalization(Emits, keras.layers.LayerNormalization):
+    """Keras's `LayerNormalization` over the last axis."""
+
+    def call(self, inputs):
+        """float (..., D) to float (..., D)."""
+        if ops.is_onnx(inputs):
+            return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
+        return super().call(inputs)
+
+
+class RMSNormalization(Emits, keras.layers.RMSNormalization):
+    """Keras's `RMSNormalization` over the last axis."""
+
+    def call(self, inputs):
+        """float (..., D) to float (..., D)."""
+        if ops.is_onnx(inputs):
+            return ops.rms_norm(inputs, self.scale, self.epsilon)
+        return super().call(inputs)
+
+
+class Dropout(Emits, keras.layers.Dropout):
+    """Keras's `Dropout`; nothing in ONNX."""
+
+    def call(self, inputs, training=False):
+        """float (...) to float (...)."""
+        if ops.is_onnx(inputs):
+            return inputs
+        return super().call(inputs, training=training)
+
+
+NORMS = {"layer_norm": LayerNormalization, "rms_norm": RMSNormalization}
+
+
+def make_norm(config, name):
+    """The norm that a `StackConfig` asks for."""
+    return NORMS[config.norm](epsilon=config.norm_epsilon, name=name)
+
+
+def make_initializer(config):
+    """The kernel initialiser that a `StackConfig` asks for."""
+    if config.initializer == "xavier":
+        return keras.initializers.GlorotUniform()
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -1,0 +1,136 @@
+"""One transformer block: self-attention, cross-attention where asked, feed-forward."""
+
+from kzoo.layers.attention import Attention
+from kzoo.layers.base import Dropout, Layer, make_initializer, make_norm
+from kzoo.layers.feed_forward import FeedForward
+
+
+class Block(Layer):
+    """Sublayers with residuals: x + f(norm(x)) ("pre") or norm(x + f(x)) ("post").
+
+    Args:
+        config: a `StackConfig`.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        dtype = self.dtype_policy
+
+        def attention(name):
+            return Attention(
+                config.hidden_dim,
+                config.num_heads,
+                config.num_key_value_heads,
+                config.head_dim,
+                use_bias=config.use_bias,
+                scale=config.attention_scale,
+                dropout=config.attention_dropout,
+                kernel_initializer=make_initializer(config),
+                dtype=dtype,
+                name=name,
+            )
+
+        self.self_attention = attention("self_attention")
+        if config.cross_attention:
+            self.cross_attention = attention("cross_attention")
+            self.cross_attention_norm = self._norm("cross_attention_norm")
+        self.feed_forward = FeedForward(
+            config.hidden_dim,
+            config.intermediate_dim,
+            config.activation,
+            gated=config.feed_forward == "gated",
+            use_bias=config.use_bias,
+            dropout=config.feed_forward_dropout,
+            kernel_initializer=make_initializer(config),
+            dtype=dtype,
+            name="feed_forward",
+        )
+        self.self_attention_norm = self._norm("self_attention_norm")
+        self.feed_forward_norm = self._norm("feed_forward_norm")
+        self.residual_dropout = Dropout(config.dropout, dtype=dtype, name="dropout")
+
+    def _norm(self, name):
+        norm = make_norm(self.config, name)
+        norm.dtype_policy = self.dtype_policy
+        return norm
+
+    def build(self, input_shape, memory_shape=None):
+        """Builds the sublayers inside this block's name scope."""
+        for name in ("self_attention", "cross_attention", "feed_forward"):
+            if name == "cross_attention" and not self.config.cross_attention:
+                continue
+            shapes = [input_shape]
+            if name == "cross_attention":
+                shapes.append(memory_shape or input_shape)
+            getattr(self, name).build(*shapes)
+            getattr(self, f"{name}_norm").build(input_shape)
+        self.built = True
+
+    def _sublayer(self, name, x, training, **kwargs):
+        layer, norm = getattr(self, name), getattr(self, f"{name}_norm")
+        before = self.config.norm_position == "pre"
+        y = layer(norm(x) if before else x, training=training, **kwargs)
+        y, *extras = y if isinstance(y, tuple) else (y,)
+        x = x + self.residual_dropout(y, training=training)
+        return (x if before else norm(x)), extras
+
+    def call(
+        self,
+        x,
+        attention_mask=None,
+        causal=False,
+        bias=None,
+        rotation=None,
+        cache=None,
+        index=0,
+        memory=None,
+        cross_attention_mask=None,
+        projected=None,
+        return_weights=False,
+        training=None,
+    ):
+        """Applies the block; the arguments are those of `Attention.call`.
+
+        Args:
+            x: float (B, T, D).
+            attention_mask: of self-attention.
+            causal: of self-attention.
+            bias: of self-attention.
+            rotation: of self-attention.
+            cache: of self-attention.
+            index: of self-attention.
+            memory: of cross-attention.
+            cross_attention_mask: of cross-attention.
+            projected: of cross-attention.
+            return_weights: of both.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, T, D), and two lists of what the attentions returned besides.
+        """
+        x, own = self._sublayer(
+            "self_attention",
+            x,
+            training,
+            attention_mask=attention_mask,
+            causal=causal,
+            bias=bias,
+            rotation=rotation,
+            cache=cache,
+            index=index,
+            return_weights=return_weights,
+        )
+        cross = []
+        if self.config.cross_attention:
+            x, cross = self._sublayer(
+                "cross_attention",
+                x,
+                training,
+                memory=memory,
+                attention_mask=cross_attention_mask,
+                projected=projected,
+                return_weights=return_weights,
+            )
+        x, _ = self._sublayer("feed_forward", x, training)
+        return x, own, cross

@@ -1,0 +1,100 @@
+"""The position-wise feed-forward sublayer."""
+
+import keras
+
+from kzoo import ops
+from kzoo.layers.base import Dense, Dropout, Layer
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class FeedForward(Layer):
+    """act(x W1) W2, or gated (act(x Wg) * x W1) W2.
+
+    Papers: Vaswani et al., 2017, section 3.3; Shazeer, 2020, "GLU Variants Improve
+    Transformer", https://arxiv.org/abs/2002.05202.
+
+    Args:
+        hidden_dim: D, the width of input and output.
+        intermediate_dim: F, the width between.
+        activation: `"relu"`, `"gelu"`, `"gelu_tanh"` or `"silu"`.
+        gated: whether a gate multiplies the inner activations.
+        use_bias: the linear layers have a bias.
+        dropout: rate on the inner activations while training.
+        kernel_initializer: of the linear layers.
+
+    Raises:
+        ValueError: unknown activation.
+    """
+
+    def __init__(
+        self,
+        hidden_dim,
+        intermediate_dim,
+        activation="relu",
+        gated=False,
+        use_bias=True,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if activation not in ops.ACTIVATIONS:
+            raise ValueError(
+                f"FeedForward.activation must be one of {list(ops.ACTIVATIONS)}. "
+                f"Received: {activation!r}."
+            )
+        self.hidden_dim, self.intermediate_dim = hidden_dim, intermediate_dim
+        self.activation, self.gated, self.use_bias = activation, gated, use_bias
+        self.dropout = dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+        def linear(name, width):
+            return Dense(
+                width,
+                use_bias=use_bias,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.intermediate = linear("intermediate", intermediate_dim)
+        self.gate = linear("gate", intermediate_dim) if gated else None
+        self.output_projection = linear("output", hidden_dim)
+        self.inner_dropout = (
+            Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+            if dropout
+            else None
+        )
+
+    def build(self, input_shape):
+        """Builds the linear layers."""
+        self.intermediate.build(input_shape)
+        if self.gate is not None:
+            self.gate.build(input_shape)
+        self.output_projection.build((None, None, self.intermediate_dim))
+        self.built = True
+
+    def call(self, x, training=None):
+        """float (B, T, D) to float (B, T, D)."""
+        activation = ops.ACTIVATIONS[self.activation]
+        if self.gate is None:
+            x = activation(self.intermediate(x))
+        else:
+            gate, x = ops.linears(x, [self.gate, self.intermediate])
+            x = activation(gate) * x
+        if self.inner_dropout is not None:
+            x = self.inner_dropout(x, training=training)
+        return self.output_projection(x)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "gated": self.gated,
+            "use_bias": self.use_bias,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

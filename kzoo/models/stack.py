@@ -1,0 +1,312 @@
+"""The one stack: token ids to hidden states, with or without a cache."""
+
+import keras
+
+from kzoo import ops
+from kzoo.config import StackConfig
+from kzoo.layers.base import Dropout, Emits, make_initializer, make_norm
+from kzoo.layers.base import Embedding as TokenEmbedding
+from kzoo.layers.block import Block
+from kzoo.layers.positions import (
+    RelativeBias,
+    alibi_bias,
+    rotary_angles,
+    sinusoidal_positions,
+)
+
+
+class Model(Emits, keras.Model):
+    """Base of kzoo's models."""
+
+
+class Stack(Model):
+    """Embedding, positions, blocks and final norm, as a `StackConfig` says.
+
+    Args:
+        config: the `StackConfig`.
+        token_embedding: an `Embedding` to share, or `None` for an own one.
+        memory_dim: width of the encoder output that cross-attention reads; `None`
+            means `config.hidden_dim`.
+    """
+
+    def __init__(self, config, token_embedding=None, memory_dim=None, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.memory_dim = memory_dim or config.hidden_dim
+        dtype = self.dtype_policy
+        initializer = make_initializer(config)
+        self.shares_embedding = token_embedding is not None
+        self.token_embedding = token_embedding or TokenEmbedding(
+            config.vocabulary_size,
+            config.hidden_dim,
+            embeddings_initializer=initializer,
+            dtype=dtype,
+            name="token_embedding",
+        )
+        if config.positions == "learned":
+            self.position_embedding = TokenEmbedding(
+                config.max_sequence_length,
+                config.hidden_dim,
+                embeddings_initializer=initializer.clone(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+        if config.positions == "relative":
+            self.position_bias = RelativeBias(
+                config.num_heads,
+                config.relative_buckets,
+                config.relative_max_distance,
+                bidirectional=not config.causal,
+                embeddings_initializer=initializer.clone(),
+                dtype=dtype,
+                name="position_bias",
+            )
+        if config.embedding_norm:
+            self.embedding_norm = make_norm(config, "embedding_norm")
+            self.embedding_norm.dtype_policy = dtype
+        self.embedding_dropout = Dropout(config.dropout, dtype=dtype, name="dropout")
+        self.blocks = [
+            Block(config, dtype=dtype, name=f"layer_{i}")
+            for i in range(config.num_layers)
+        ]
+        if config.final_norm:
+            self.final_norm = make_norm(config, "final_norm")
+            self.final_norm.dtype_policy = dtype
+
+    def build(self, *_):
+        """Builds every child inside this stack's name scope."""
+        config = self.config
+        shape = (None, None, config.hidden_dim)
+        if not self.shares_embedding:
+            self.token_embedding.build((None, None))
+        if config.positions == "learned":
+            self.position_embedding.build((None, None))
+        if config.positions == "relative":
+            self.position_bias.build()
+        if config.embedding_norm:
+            self.embedding_norm.build(shape)
+        for block in self.blocks:
+            block.build(shape, (None, None, self.memory_dim))
+        if config.final_norm:
+            self.final_norm.build(shape)
+        self.built = True
+
+    def call(
+        self,
+        token_ids,
+        padding_mask=None,
+        memory=None,
+        memory_padding_mask=None,
+        positions=None,
+        cache=None,
+        index=0,
+        projected=None,
+        return_weights=False,
+        training=None,
+    ):
+        """Hidden states of the tokens.
+
+        Args:
+            token_ids: int (B, T).
+            padding_mask: bool (B, S), `True` at real tokens; with a cache S counts the
+                cached tokens, too. `None` means that all are real.
+            memory: float (B, S', D'), what cross-attention reads.
+            memory_padding_mask: bool (B, S'), `True` at real positions.
+            positions: int (B or 1, T), each less than S; by default each row counts
+                its real tokens from 0, so that padding may stand on either side.
+            cache: from `empty_cache` or an earlier call.
+            index: int scalar, how many positions of the cache are filled.
+            projected: from `project_memory`, instead of `memory`.
+            return_weights: whether the attention weights are wanted.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, T, D); with a cache (that, new cache); with `return_weights` a
+            last item: dict of `"self_attention"` and `"cross_attention"`, lists of
+            float (B, N, T, S), one a layer.
+
+        Raises:
+            ValueError: the sequence is longer than the learned positions.
+        """
+        config = self.config
+        length = key_length = ops.dim(token_ids, 1)
+        if cache is not None:
+            key_length = ops.dim(cache[0][0], 2)
+            if ops.buffers_grow():
+                key_length = key_length + length
+        if cache is None or ops.buffers_grow():  # else it is a capacity
+            self._check_length(key_length)
+        query_index = ops.arange(length)
+        if cache is not None:
+            query_index = query_index + index
+        key_index = query_index if cache is None else ops.arange(key_length)
+
+        x = self.token_embedding(token_ids)
+        if config.embedding_scale != 1.0:
+            x = x * config.embedding_scale
+        if config.positions in ("learned", "sinusoidal"):
+            if positions is None:
+                positions = _row_positions(query_index, padding_mask)
+            x = x + ops.cast(self._position_vectors(positions, key_length), x.dtype)
+        if config.embedding_norm:
+            x = self.embedding_norm(x)
+        x = self.embedding_dropout(x, training=training)
+
+        mask, causal = self._self_mask(
+            query_index, key_index, padding_mask, cache, token_ids.shape[1]
+        )
+        shared = dict(
+            attention_mask=mask,
+            causal=causal,
+            index=index,
+            return_weights=return_weights,
+            bias=self._bias(query_index, key_index),
+        )
+        if config.positions == "rotary":
+            shared["rotation"] = rotary_angles(
+                query_index, config.head_dim, config.rope_max_wavelength, key_length
+            )
+        if config.cross_attention:
+            shared["memory"] = memory
+            if memory_padding_mask is not None:
+                shared["cross_attention_mask"] = _key_mask(memory_padding_mask)
+
+        caches, weights = [], {"self_attention": [], "cross_attention": []}
+        for i, block in enumerate(self.blocks):
+            x, own, other = block(
+                x,
+                cache=cache[i] if cache else None,
+                projected=projected[i] if projected else None,
+                training=training,
+                **shared,
+            )
+            if cache is not None:
+                caches.append(own[0])
+            if return_weights:
+                weights["self_attention"].append(own[-1])
+                weights["cross_attention"] += other
+        if config.final_norm:
+            x = self.final_norm(x)
+        results = [x]
+        if cache is not None:
+            results.append(caches)
+        if return_weights:
+            results.append(weights)
+        return tuple(results) if len(results) > 1 else x
+
+    def empty_cache(self, batch, capacity):
+        """A cache without content: a list of (keys, values), one a layer.
+
+        Args:
+            batch: int or scalar, B.
+            capacity: int, the most positions it will hold (where buffers are fixed).
+
+        Returns:
+            Lists of two float (B, K, 0 or capacity, H).
+        """
+        shape = (batch, self.config.num_key_value_heads, 0, self.config.head_dim)
+        dtype = self.compute_dtype
+
+        def make():
+            return ops.buffer(shape, 2, capacity, dtype)
+
+        return [(make(), make()) for _ in self.blocks]
+
+    def project_memory(self, memory):
+        """Cross-attention's keys and values, once for many steps; see `Attention`."""
+        return [block.cross_attention.project_memory(memory) for block in self.blocks]
+
+    def _check_length(self, length):
+        config = self.config
+        if config.positions == "learned" and isinstance(length, int):
+            if length > config.max_sequence_length:
+                raise ValueError(
+                    f"{self.name} has {config.max_sequence_length} learned positions. "
+                    f"Received: a sequence of length {length}. Shorten it, or build "
+                    "the model with a larger max_sequence_length."
+                )
+
+    def _position_vectors(self, positions, limit):
+        if self.config.positions == "learned":
+            return self.position_embedding(positions)
+        return sinusoidal_positions(positions, self.config.hidden_dim, limit)
+
+    def _bias(self, query_index, key_index):
+        if self.config.positions == "relative":
+            return self.position_bias(query_index, key_index=key_index)
+        if self.config.positions == "alibi":
+            return alibi_bias(query_index, key_index, self.config.num_heads)
+        return None
+
+    def _self_mask(self, query_index, key_index, padding_mask, cache, static_length):
+        """Who attends to whom, bool; and whether that is exactly the causal mask."""
+        padding = None if padding_mask is None else _key_mask(padding_mask)
+        if not self.config.causal:
+            return padding, False
+        if cache is not None and static_length == 1 and ops.buffers_grow():
+            return padding, False  # the last token sees all there is
+        past = ops.expand_dims(key_index, 0) <= ops.expand_dims(query_index, 1)
+        past = ops.expand_dims(ops.expand_dims(past, 0), 0)
+        if padding is None:
+            return past, cache is None
+        return past & padding, False
+
+    def get_config(self):
+        """The config, for `from_config`."""
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the model from `get_config`'s result."""
+        config = dict(config)
+        return cls(StackConfig.from_dict(config.pop("config")), **config)
+
+
+def _key_mask(padding_mask):
+    """bool (B, S) to (B, 1, 1, S)."""
+    return ops.expand_dims(ops.expand_dims(padding_mask, 1), 1)
+
+
+def _row_positions(query_index, padding_mask):
+    """How many real tokens stand before each query, int (B or 1, T)."""
+    if padding_mask is None:
+        return ops.expand_dims(query_index, 0)
+    counted = ops.cumsum(ops.cast(padding_mask, "int32"), axis=1) - 1
+    return ops.take(ops.maximum(counted, 0), query_index, axis=1)
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class Encoder(Stack):
+    """An encoder: every token sees every other one.
+
+    Args:
+        config: a `StackConfig` with `causal=False` and `cross_attention=False`.
+
+    Example:
+        >>> encoder = kzoo.Encoder(kzoo.StackConfig(vocabulary_size=100, num_layers=2))
+        >>> encoder(np.array([[4, 7, 9]])).shape
+        (1, 3, 512)
+    """
+
+    def __init__(self, config, **kwargs):
+        if config.causal or config.cross_attention:
+            raise ValueError(
+                "Encoder needs causal=False and cross_attention=False. Received: "
+                f"causal={config.causal}, cross_attention={config.cross_attention}."
+            )
+        super().__init__(config, **kwargs)
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class Decoder(Stack):
+    """A decoder: every token sees itself and those before it.
+
+    Args:
+        config: a `StackConfig` with `causal=True`; with `cross_attention=True` it also
+            reads an encoder's output.
+    """
+
+    def __init__(self, config, **kwargs):
+        if not config.causal:
+            raise ValueError("Decoder needs a config with causal=True.")
+        super().__init__(config, **kwargs)

@@ -1,0 +1,454 @@
+"""Shapes, indexing, elementwise functions and reductions."""
+
+import keras
+import numpy as np
+
+from kzoo.ops.dispatch import op
+from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape
+
+
+def shape(x):
+    """The shape of `x` as a tuple: an int where an axis is known, else a scalar."""
+    if not isinstance(x, OnnxValue):
+        return keras.ops.shape(x)
+    return tuple(dim(x, axis) for axis in range(x.ndim))
+
+
+@op
+def dim(x, axis):
+    """The length of one axis: an int where it is known, else an integer scalar."""
+    return keras.ops.shape(x)[axis]
+
+
+@dim.emits
+def _(graph, x, axis):
+    axis %= x.ndim
+    if x.shape[axis] is not None:
+        return x.shape[axis]
+
+    def make():
+        size = graph.node(
+            "Shape", x, shape=(1,), dtype="int64", start=axis, end=axis + 1
+        )
+        return graph.node("Squeeze", size, shape=())
+
+    size = graph.once(("dim", x.name, axis), make)
+    graph.root.dims[size.name] = x.name, axis
+    return size
+
+
+def _vector(graph, sizes):
+    """An int64 vector from ints and integer scalars."""
+    if None not in _static(sizes):
+        return graph.constant(np.array(sizes, "int64"))
+    parts = [
+        graph.node("Unsqueeze", size, np.array([0]), shape=(1,))
+        if isinstance(size, OnnxValue)
+        else graph.constant(np.array([size], "int64"))
+        for size in sizes
+    ]
+    return graph.node("Concat", *parts, shape=(len(sizes),), axis=0)
+
+
+def _static(sizes):
+    return tuple(int(s) if isinstance(s, (int, np.integer)) else None for s in sizes)
+
+
+@op
+def reshape(x, new_shape):
+    """Reshapes; sizes are ints, at most one -1, or scalars from `dim`."""
+    return keras.ops.reshape(x, new_shape)
+
+
+@reshape.emits
+def _(graph, x, new_shape):
+    sizes = list(new_shape)
+    static = [None if s == -1 else s for s in _static(sizes)]
+    if -1 in sizes and None not in x.shape and static.count(None) == 1:
+        known = int(np.prod([s for s in static if s is not None]))
+        static[sizes.index(-1)] = int(np.prod(x.shape)) // known
+    if 0 not in static:
+        # ONNX's 0 is "as in the input", and one free axis needs no length at all.
+        short = [
+            0 if not isinstance(s, int) and graph.root.dims.get(s.name) == (x.name, i)
+            else s
+            for i, s in enumerate(sizes)
+        ]  # fmt: skip
+        free = [i for i, s in enumerate(short) if isinstance(s, OnnxValue)]
+        if len(free) == 1 and -1 not in short:
+            short[free.pop()] = -1
+        if not free:
+            return graph.node("Reshape", x, _vector(graph, short), shape=static)
+    # Lengths known at run time alone may be 0, of an empty buffer, and mean it.
+    allowzero = int(-1 not in sizes)
+    vector = _vector(graph, sizes)
+    return graph.node("Reshape", x, vector, shape=static, allowzero=allowzero)
+
+
+@op
+def transpose(x, axes):
+    """Permutes the axes."""
+    return keras.ops.transpose(x, axes)
+
+
+@transpose.emits
+def _(graph, x, axes):
+    permuted = tuple(x.shape[axis] for axis in axes)
+    return graph.node("Transpose", x, shape=permuted, perm=list(axes))
+
+
+@op
+def expand_dims(x, axis):
+    """Inserts an axis of length 1."""
+    return keras.ops.expand_dims(x, axis)
+
+
+@expand_dims.emits
+def _(graph, x, axis):
+    new = list(x.shape)
+    new.insert(axis if axis >= 0 else x.ndim + 1 + axis, 1)
+    return graph.node("Unsqueeze", x, np.array([axis]), shape=new)
+
+
+@op
+def broadcast_to(x, new_shape):
+    """Repeats axes of length 1 up to `new_shape`."""
+    return keras.ops.broadcast_to(x, new_shape)
+
+
+@broadcast_to.emits
+def _(graph, x, new_shape):
+    return graph.node("Expand", x, _vector(graph, new_shape), shape=_static(new_shape))
+
+
+@op
+def concatenate(xs, axis):
+    """Joins along an axis."""
+    return keras.ops.concatenate(xs, axis)
+
+
+@concatenate.emits
+def _(graph, xs, axis):
+    dtype = next(x.dtype for x in xs if isinstance(x, OnnxValue))
+    xs = [graph.lift(x, dtype) for x in xs]
+    axis %= xs[0].ndim
+    sizes = [x.shape[axis] for x in xs]
+    new = list(xs[0].shape)
+    new[axis] = None if None in sizes else int(np.sum(sizes))
+    return graph.node("Concat", *xs, shape=new, axis=axis)
+
+
+@op
+def split(x, sections, axis=-1):
+    """Splits into equal parts (an int) or parts of the given sizes (a list)."""
+    if not isinstance(sections, int):
+        sections = list(np.cumsum(sections)[:-1])
+    return keras.ops.split(x, sections, axis)
+
+
+@split.emits
+def _(graph, x, sections, axis=-1):
+    if isinstance(sections, int):
+        sections = [x.shape[axis] // sections] * sections
+    shapes = []
+    for size in sections:
+        new = list(x.shape)
+        new[axis] = size
+        shapes.append(new)
+    return graph.node(
+        "Split",
+        x,
+        np.array(sections),
+        shape=shapes,
+        outputs=len(sections),
+        axis=axis,
+    )
+
+
+@op
+def slice_axis(x, start, stop, axis):
+    """`x[..., start:stop, ...]` along one axis; ints or None."""
+    index = [slice(None)] * len(x.shape)
+    index[axis] = slice(start, stop)
+    return x[tuple(index)]
+
+
+@slice_axis.emits
+def _(graph, x, start, stop, axis):
+    new = list(x.shape)
+    new[axis] = (
+        len(range(*slice(start, stop).indices(new[axis])))
+        if new[axis] is not None
+        else (-start if start and start < 0 and stop is None else None)
+    )
+    start = 0 if start is None else start
+    stop = np.iinfo("int64").max if stop is None else stop
+    bounds = (np.array([start]), np.array([stop]), np.array([axis]))
+    return graph.node("Slice", x, *bounds, shape=new)
+
+
+@op
+def take(x, indices, axis=0):
+    """Rows of `x` by integer indices, along `axis`."""
+    return keras.ops.take(x, indices, axis=axis)
+
+
+@take.emits
+def _(graph, x, indices, axis=0):
+    x, indices = graph.lift(x), graph.lift(indices)
+    new = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return graph.node("Gather", x, indices, shape=new, axis=axis)
+
+
+@op
+def take_along_axis(x, indices, axis):
+    """Elements of `x` picked by `indices` of the same rank, along `axis`."""
+    return keras.ops.take_along_axis(x, indices, axis=axis)
+
+
+@take_along_axis.emits
+def _(graph, x, indices, axis):
+    return graph.node("GatherElements", x, indices, shape=indices.shape, axis=axis)
+
+
+@op
+def cast(x, dtype):
+    """Converts the dtype; integers are int64 in ONNX."""
+    return keras.ops.cast(x, dtype)
+
+
+@cast.emits
+def _(graph, x, dtype):
+    dtype = {"int32": "int64"}.get(dtype, dtype)
+    if x.dtype == dtype:
+        return x
+    return graph.node("Cast", x, dtype=dtype, to=ONNX_CODES[dtype])
+
+
+@op
+def where(condition, x, y):
+    """`x` where the condition holds, else `y`; all broadcast."""
+    return keras.ops.where(condition, x, y)
+
+
+@where.emits
+def _(graph, condition, x, y):
+    if isinstance(x, OnnxValue):
+        y = graph.lift(y, x.dtype)
+    elif isinstance(y, OnnxValue):
+        x = graph.lift(x, y.dtype)
+    condition, x, y = (graph.lift(v) for v in (condition, x, y))
+    new = broadcast_shape(condition.shape, broadcast_shape(x.shape, y.shape))
+    return graph.node("Where", condition, x, y, shape=new, dtype=x.dtype)
+
+
+@op
+def equal(x, y):
+    """Elementwise equality."""
+    return keras.ops.equal(x, y)
+
+
+@equal.emits
+def _(graph, x, y):
+    return graph.binary("Equal", x, y, dtype="bool")
+
+
+@op
+def not_equal(x, y):
+    """Elementwise inequality."""
+    return keras.ops.not_equal(x, y)
+
+
+@not_equal.emits
+def _(graph, x, y):
+    return graph.node("Not", graph.binary("Equal", x, y, dtype="bool"))
+
+
+@op(creates=True)
+def arange(stop):
+    """0, 1, ... stop - 1 as int32 (int64 in ONNX); `stop` is an int or a scalar."""
+    return keras.ops.arange(stop, dtype="int32")
+
+
+@arange.emits
+def _(graph, stop):
+    if not isinstance(stop, OnnxValue):
+        return graph.constant(np.arange(stop))
+    return graph.once(
+        ("arange", stop.name),
+        lambda: graph.node(
+            "Range", np.array(0), stop, np.array(1), shape=(None,), dtype="int64"
+        ),
+    )
+
+
+@op(creates=True)
+def full(new_shape, value, dtype):
+    """A tensor filled with a number; sizes are ints or scalars from `dim`."""
+    return keras.ops.full(new_shape, value, dtype)
+
+
+@full.emits
+def _(graph, new_shape, value, dtype):
+    dtype = {"int32": "int64"}.get(dtype, dtype)
+    filler = graph.constant(np.full((), value, dtype))
+    if not new_shape:
+        return filler
+    return graph.node(
+        "Expand", filler, _vector(graph, new_shape), shape=_static(new_shape)
+    )
+
+
+def _elementwise(name, op_type):
+    @op
+    def function(x):
+        return getattr(keras.ops, name)(x)
+
+    @function.emits
+    def _(graph, x):
+        return graph.node(op_type, x)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Elementwise {name}."
+    return function
+
+
+exp = _elementwise("exp", "Exp")
+sin = _elementwise("sin", "Sin")
+erf = _elementwise("erf", "Erf")
+tanh = _elementwise("tanh", "Tanh")
+sigmoid = _elementwise("sigmoid", "Sigmoid")
+relu = _elementwise("relu", "Relu")
+absolute = _elementwise("abs", "Abs")
+sqrt = _elementwise("sqrt", "Sqrt")
+
+
+def _extremum(name, op_type):
+    @op
+    def function(x, y):
+        if isinstance(x, int) and isinstance(y, int):
+            return min(x, y) if name == "minimum" else max(x, y)
+        return getattr(keras.ops, name)(x, y)
+
+    @function.emits
+    def _(graph, x, y):
+        return graph.binary(op_type, x, y)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Elementwise {name} of two numbers or tensors."
+    return function
+
+
+minimum = _extremum("minimum", "Min")
+maximum = _extremum("maximum", "Max")
+
+
+def _reduced(x, axis, keepdims):
+    if axis is None:
+        return ()
+    new = list(x.shape)
+    new[axis] = 1
+    return new if keepdims else [s for i, s in enumerate(new) if i != axis % x.ndim]
+
+
+def _reduction(name, op_type, boolean=False):
+    @op
+    def function(x, axis=None, keepdims=False):
+        return getattr(keras.ops, name)(x, axis=axis, keepdims=keepdims)
+
+    @function.emits
+    def _(graph, x, axis=None, keepdims=False):
+        axes = None if axis is None else np.array([axis])
+        source = cast(x, "int64") if boolean else x
+        # opset 17 has ReduceSum's axes as an input, the others' as an attribute
+        attribute = graph.root.opset < 18 and op_type != "ReduceSum"
+        result = graph.node(
+            op_type,
+            source,
+            *([] if attribute else [axes]),
+            shape=_reduced(x, axis, keepdims),
+            keepdims=int(keepdims),
+            **({"axes": [axis]} if attribute and axis is not None else {}),
+        )
+        return cast(result, "bool") if boolean else result
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Reduces by {name} along one axis, or over all."
+    return function
+
+
+sum = _reduction("sum", "ReduceSum")
+max = _reduction("max", "ReduceMax")
+mean = _reduction("mean", "ReduceMean")
+any = _reduction("any", "ReduceMax", boolean=True)
+all = _reduction("all", "ReduceMin", boolean=True)
+
+
+@op
+def cumsum(x, axis):
+    """Running sum along an axis."""
+    return keras.ops.cumsum(x, axis=axis)
+
+
+@cumsum.emits
+def _(graph, x, axis):
+    return graph.node("CumSum", x, np.array(axis))
+
+
+@op
+def argmax(x):
+    """The first index of the largest value along the last axis, int32."""
+    return keras.ops.cast(keras.ops.argmax(x, axis=-1), "int32")
+
+
+@argmax.emits
+def _(graph, x):
+    return graph.node(
+        "ArgMax", x, shape=x.shape[:-1], dtype="int64", axis=-1, keepdims=0
+    )
+
+
+@op
+def top_k(x, k):
+    """The k largest values along the last axis and their int32 indices, sorted.
+
+    Of equal values the one with the lower index comes first.
+    """
+    values, indices = keras.ops.top_k(x, k, sorted=True)
+    return values, keras.ops.cast(indices, "int32")
+
+
+@top_k.emits
+def _(graph, x, k):
+    new = (*x.shape[:-1], k if isinstance(k, int) else None)
+    return tuple(
+        graph.node(
+            "TopK",
+            x,
+            _vector(graph, [k]),
+            outputs=2,
+            shape=[new, new],
+            dtype=[x.dtype, "int64"],
+            axis=-1,
+        )
+    )
+
+
+@op
+def argsort(x):
+    """Indices that sort the last axis of an integer tensor ascending; stable."""
+    return keras.ops.cast(keras.ops.argsort(x, axis=-1), "int32")
+
+
+@argsort.emits
+def _(graph, x):
+    return graph.node(
+        "TopK",
+        x,
+        _vector(graph, [dim(x, -1)]),
+        outputs=2,
+        shape=[x.shape, x.shape],
+        dtype=[x.dtype, "int64"],
+        axis=-1,
+        largest=0,
+    )[1]

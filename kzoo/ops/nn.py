@@ -1,0 +1,391 @@
+"""What a transformer computes: linear maps, norms, activations, attention, rotation."""
+
+import keras
+import numpy as np
+
+from kzoo.ops import array as ops
+from kzoo.ops.control import append
+from kzoo.ops.dispatch import op
+from kzoo.ops.onnx_graph import OnnxValue
+
+# Far below any score, and still finite when a position bias is added in float32.
+MASKED = -1e9
+
+
+@op
+def matmul(x, y):
+    """Matrix product over the last two axes."""
+    return keras.ops.matmul(x, y)
+
+
+@matmul.emits
+def _(graph, x, y):
+    x, y = graph.lift(x), graph.lift(y)
+    batch = x.shape[:-2] if y.ndim == 2 else x.shape[: max(x.ndim, y.ndim) - 2]
+    return graph.node("MatMul", x, y, shape=(*batch, x.shape[-2], y.shape[-1]))
+
+
+def linear(x, kernel, bias=None):
+    """`x @ kernel + bias`; kernel (D, E), bias (E,)."""
+    y = matmul(x, kernel)
+    return y if bias is None else add_bias(y, bias)
+
+
+@op
+def add_bias(x, bias):
+    """`x + bias` with a weight; bias (E,)."""
+    return x + bias
+
+
+@add_bias.emits
+def _(graph, x, bias):
+    return x + graph.lift(bias)
+
+
+@op
+def linears(x, layers):
+    """Several dense layers on one input; ONNX gets one product with joined kernels."""
+    return [layer(x) for layer in layers]
+
+
+@linears.emits
+def _(graph, x, layers):
+    kernels = [layer.kernel for layer in layers]
+    y = matmul(x, graph.concatenated(kernels))
+    if layers[0].use_bias:
+        y = y + graph.concatenated([layer.bias for layer in layers])
+    return ops.split(y, [kernel.shape[-1] for kernel in kernels])
+
+
+@op
+def linear_transposed(x, table):
+    """`x @ table.T`, the head tied to an embedding table (V, D)."""
+    return keras.ops.matmul(x, keras.ops.transpose(table))
+
+
+@linear_transposed.emits
+def _(graph, x, table):
+    return matmul(x, graph.transposed(table))
+
+
+@op
+def layer_norm(x, gamma, beta, epsilon):
+    """Layer normalisation over the last axis (Ba et al., 2016)."""
+    return keras.ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
+
+
+@layer_norm.emits
+def _(graph, x, gamma, beta, epsilon):
+    return graph.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+
+
+@op
+def rms_norm(x, scale, epsilon):
+    """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019)."""
+    return keras.ops.rms_normalization(x, scale, axis=-1, epsilon=epsilon)
+
+
+@rms_norm.emits
+def _(graph, x, scale, epsilon):
+    if graph.root.opset >= 23:
+        return graph.node("RMSNormalization", x, scale, axis=-1, epsilon=epsilon)
+    mean_square = ops.mean(x * x, axis=-1, keepdims=True)
+    return x / ops.sqrt(mean_square + epsilon) * graph.lift(scale)
+
+
+@op
+def gelu(x):
+    """x times the normal distribution function (Hendrycks and Gimpel, 2016)."""
+    return keras.ops.gelu(x, approximate=False)
+
+
+@gelu.emits
+def _(graph, x):
+    if graph.root.opset >= 20:
+        return graph.node("Gelu", x)
+    return x * 0.5 * (ops.erf(x * 0.5**0.5) + 1.0)
+
+
+@op
+def gelu_tanh(x):
+    """GELU's tanh approximation, as in GPT-2."""
+    return keras.ops.gelu(x, approximate=True)
+
+
+@gelu_tanh.emits
+def _(graph, x):
+    if graph.root.opset >= 20:
+        return graph.node("Gelu", x, approximate="tanh")
+    return x * 0.5 * (ops.tanh((x + x * x * x * 0.044715) * (2 / np.pi) ** 0.5) + 1.0)
+
+
+@op
+def silu(x):
+    """x times sigmoid(x)."""
+    return keras.ops.silu(x)
+
+
+@silu.emits
+def _(graph, x):
+    return x * ops.sigmoid(x)
+
+
+ACTIVATIONS = {"relu": ops.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+
+
+@op
+def softmax(x):
+    """Softmax over the last axis, computed in float32 at least."""
+    if x.shape[-1] == 1:
+        return keras.ops.exp(x - x)  # 1, without the warning that Keras gives for it
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if dtype in ("float16", "bfloat16"):
+        return keras.ops.cast(keras.ops.softmax(keras.ops.cast(x, "float32")), dtype)
+    return keras.ops.softmax(x)
+
+
+@softmax.emits
+def _(graph, x):
+    return graph.node("Softmax", x, axis=-1)
+
+
+@op
+def log_softmax(x):
+    """log(softmax(x)) over the last axis."""
+    return keras.ops.log_softmax(x)
+
+
+@log_softmax.emits
+def _(graph, x):
+    return graph.node("LogSoftmax", x, axis=-1)
+
+
+def split_heads(x, num_heads):
+    """(B, T, N*H) to (B, N, T, H)."""
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def merge_heads(x):
+    """(B, N, T, H) to (B, T, N*H)."""
+    x = ops.transpose(x, (0, 2, 1, 3))
+    batch, length, num_heads, head_dim = ops.shape(x)
+    return ops.reshape(x, (batch, length, num_heads * head_dim))
+
+
+@op
+def attention(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    *,
+    num_heads,
+    num_key_value_heads,
+    scale,
+    causal=False,
+    cache=None,
+    index=0,
+    dropout=None,
+    return_weights=False,
+):
+    """softmax(scale * query key^T + bias) value, by heads (Vaswani et al., 2017, 3.2).
+
+    With K < N, each key and value head serves N / K query heads in turn. A query that
+    may attend to nothing gives zeros.
+
+    Args:
+        query: float (B, T, N*H).
+        key: float (B, S, K*H), or with the heads split (B, K, S, H).
+        value: like `key`.
+        mask: bool, broadcastable to (B, N, T, S); `True` = may attend. Its query axis
+            is T.
+        bias: float, broadcastable to (B, N, T, S), added to the scores.
+        num_heads: N.
+        num_key_value_heads: K.
+        scale: multiplies the scores.
+        causal: the mask is exactly the causal one, query t sees keys <= t; for a
+            runtime whose kernel knows it.
+        cache: earlier keys and values (B, K, P, H) to put `key` and `value` behind.
+        index: int scalar, how many positions of the cache are filled.
+        dropout: a function applied to the weights.
+        return_weights: whether the weights are wanted too.
+
+    Returns:
+        float (B, T, N*H); the new cache or `None`; weights (B, N, T, S) or `None`.
+    """
+    query = split_heads(query, num_heads)
+    if len(key.shape) == 3:
+        key = split_heads(key, num_key_value_heads)
+        value = split_heads(value, num_key_value_heads)
+    if cache is not None:
+        key, value = cache = (
+            append(cache[0], key, index, axis=2),
+            append(cache[1], value, index, axis=2),
+        )
+    batch, _, length, head_dim = ops.shape(query)
+    key_length = ops.dim(key, 2)
+    grouped = (batch, num_key_value_heads, -1, head_dim)
+    scores = matmul(
+        ops.reshape(query * scale, grouped), ops.transpose(key, (0, 1, 3, 2))
+    )
+    scores = ops.reshape(scores, (batch, num_heads, length, key_length))
+    if bias is not None:
+        scores = scores + ops.cast(bias, scores.dtype)
+    if mask is not None:
+        lowest = max(MASKED, -6e4) if "16" in str(scores.dtype) else MASKED
+        scores = ops.where(mask, scores, lowest)
+    weights = softmax(scores)
+    if mask is not None and (cache is None or query.shape[2] != 1):
+        # A fully masked row is an average by now. A single query with a cache is none:
+        # it sees itself.
+        weights = ops.where(ops.any(mask, axis=-1, keepdims=True), weights, 0.0)
+    used = dropout(weights) if dropout else weights
+    used = ops.reshape(used, (batch, num_key_value_heads, -1, key_length))
+    output = ops.reshape(matmul(used, value), (batch, num_heads, length, head_dim))
+    return merge_heads(output), cache, weights if return_weights else None
+
+
+_decomposed = attention.__wrapped__
+
+
+@attention.emits
+def _(
+    graph,
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    *,
+    num_heads,
+    num_key_value_heads,
+    scale,
+    causal=False,
+    cache=None,
+    index=0,
+    dropout=None,
+    return_weights=False,
+):
+    split = dict(num_heads=num_heads, num_key_value_heads=num_key_value_heads)
+    if graph.root.opset < 23:
+        return _decomposed(
+            query, key, value, mask, bias, scale=scale, cache=cache,
+            return_weights=return_weights, **split,
+        )  # fmt: skip
+    if causal and cache is None:
+        mask = None
+    allowed = mask
+    if bias is not None:
+        # One input serves both: with a float mask the kernel averages a fully masked
+        # row, so such rows are zeroed behind it.
+        mask = bias if mask is None else ops.where(mask, bias, MASKED)
+    heads_split = key.ndim == 4
+    if heads_split:
+        query = split_heads(query, num_heads)
+    length_axis = 2 if heads_split else 1
+    batch, length = query.shape[0], query.shape[length_axis]
+    if mask is not None and mask.shape[-2] == 1 and length != 1:
+        mask = _query_rows(graph, mask, query, length_axis)
+    present = [(batch, num_key_value_heads, None, query.shape[-1] // num_heads)] * 2
+    weights_shape = (batch, num_heads, length, key.shape[2 if heads_split else 1])
+    past = cache or (None, None)
+    kinds = {} if heads_split else dict(
+        q_num_heads=num_heads, kv_num_heads=num_key_value_heads
+    )  # fmt: skip
+    outputs = graph.node(
+        "Attention",
+        query,
+        key,
+        value,
+        mask,
+        *past,
+        outputs=4 if return_weights else 3 if cache else 1,
+        shape=[query.shape, *present, weights_shape][: 4 if return_weights else 3]
+        if cache or return_weights
+        else query.shape,
+        scale=float(scale),
+        is_causal=int(causal and cache is None),
+        **kinds,
+        **({"qk_matmul_output_mode": 3} if return_weights else {}),
+    )
+    output = outputs[0] if isinstance(outputs, list) else outputs
+    if heads_split:
+        output = merge_heads(output)
+    if bias is not None and allowed is not None and length != 1:
+        seen = ops.any(allowed, axis=-1)  # (B or 1, 1, T)
+        output = ops.where(ops.transpose(seen, (0, 2, 1)), output, 0.0)
+    new_cache = tuple(outputs[1:3]) if cache else None
+    return output, new_cache, outputs[3] if return_weights else None
+
+
+def _query_rows(graph, mask, query, axis):
+    """`mask` with its query axis repeated; onnxruntime broadcasts only the others."""
+    length = ops.dim(query, axis)
+
+    def rows():
+        sizes = [ops.dim(mask, i) for i in range(mask.ndim)]
+        sizes[-2] = length
+        return ops.broadcast_to(mask, sizes)
+
+    return graph.once(("query rows", mask.name, getattr(length, "name", length)), rows)
+
+
+@op
+def rotate(x, cosine, sine, *, num_heads):
+    """Rotates pairs (i, i + H/2) of every head by an angle (RoFormer, 3.4.2).
+
+    The half-split layout of GPT-NeoX and Llama; GPT-J interleaves and does not match.
+
+    Args:
+        x: float (B, T, N*H), query or key.
+        cosine: float (T, H/2), of the angles.
+        sine: float (T, H/2).
+        num_heads: N.
+
+    Returns:
+        float (B, T, N*H).
+    """
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
+    first, second = ops.split(x, 2)
+    cosine, sine = (
+        ops.cast(ops.expand_dims(a, 1), first.dtype) for a in (cosine, sine)
+    )
+    rotated = ops.concatenate(
+        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
+    )
+    return ops.reshape(rotated, (batch, length, width))
+
+
+_rotate_decomposed = rotate.__wrapped__
+
+
+@rotate.emits
+def _(graph, x, cosine, sine, *, num_heads):
+    if graph.root.opset < 23:
+        return _rotate_decomposed(x, cosine, sine, num_heads=num_heads)
+    batch, length = ops.dim(x, 0), ops.dim(x, 1)
+
+    def rows():  # row t of the tables, for every row of the batch
+        return ops.broadcast_to(
+            ops.reshape(ops.arange(length), (1, length)), (batch, length)
+        )
+
+    key = ("rotation rows", str(batch), str(length))
+    return graph.node(
+        "RotaryEmbedding",
+        x,
+        cosine,
+        sine,
+        graph.once(key, rows),
+        num_heads=num_heads,
+        interleaved=0,
+    )
+
+
+def is_onnx(x):
+    """Whether `x` is a symbolic value of an ONNX graph."""
+    return isinstance(x, OnnxValue)

@@ -1,0 +1,357 @@
+"""An ONNX graph while it is being built, and the symbolic values that flow in it.
+
+Nodes are kept as plain tuples and turned into protobuf when the file is written, so
+that `kzoo.ops` needs no `onnx` to run on tensors. Weights stay in their variables
+until then and are streamed to disk one by one: a file is never held in memory.
+
+Integers are int64 throughout, ONNX's own index type.
+"""
+
+import contextlib
+import hashlib
+import threading
+
+import numpy as np
+
+DEFAULT_OPSET = 23  # fused Attention, RotaryEmbedding and RMSNormalization
+PORTABLE_OPSET = 18  # the newest one that older runtimes have
+MINIMUM_OPSET = 17  # LayerNormalization
+
+# TensorProto.DataType of the dtypes that kzoo emits.
+ONNX_CODES = {
+    "float32": 1,
+    "int64": 7,
+    "string": 8,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+}
+
+_active = threading.local()
+
+
+def is_building():
+    """Whether a graph is being built on this thread."""
+    return bool(getattr(_active, "stack", None))
+
+
+def current_graph():
+    """The graph that ops on `OnnxValue` emit into.
+
+    Raises:
+        RuntimeError: no graph is being built on this thread.
+    """
+    if not is_building():
+        raise RuntimeError(
+            "An op received an OnnxValue outside `with graph.building():`. "
+            "OnnxValues only live while their graph is being built."
+        )
+    return _active.stack[-1]
+
+
+def onnx_dtype(dtype):
+    """The dtype name that an ONNX value of Keras dtype `dtype` has."""
+    name = np.dtype(dtype).name if not isinstance(dtype, str) else dtype
+    return {"int32": "int64"}.get(name, name)
+
+
+class OnnxValue:
+    """A tensor of the ONNX graph: its name, dtype and what is known of its shape.
+
+    Args:
+        name: unique in the whole model, subgraphs included.
+        shape: a tuple with an int for each known axis and `None` for the others.
+        dtype: `"float32"`, `"float16"`, `"int64"`, `"bool"` or `"string"`.
+        graph: the `OnnxGraph` that it belongs to.
+    """
+
+    __slots__ = ("name", "shape", "dtype", "graph")
+
+    def __init__(self, name, shape, dtype, graph):
+        self.name, self.shape, self.dtype = name, tuple(shape), dtype
+        self.graph = graph
+
+    def __repr__(self):
+        return f"<OnnxValue {self.name} shape={self.shape} dtype={self.dtype}>"
+
+    def __bool__(self):
+        raise TypeError(
+            f"{self!r} has no value while the graph is being built: use ops.where, "
+            "ops.cond or ops.while_loop instead of a Python branch."
+        )
+
+    @property
+    def ndim(self):
+        """The rank."""
+        return len(self.shape)
+
+
+def _operator(op_type, dtype=None, reverse=False):
+    def method(self, other):
+        operands = (other, self) if reverse else (self, other)
+        return current_graph().binary(op_type, *operands, dtype=dtype)
+
+    return method
+
+
+for _name, _type in {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "truediv": "Div",
+    "floordiv": "Div",  # of int64, non-negative in kzoo: truncation is the floor
+    "mod": "Mod",
+    "pow": "Pow",
+    "and": "And",
+    "or": "Or",
+}.items():
+    setattr(OnnxValue, f"__{_name}__", _operator(_type))
+    setattr(OnnxValue, f"__r{_name}__", _operator(_type, reverse=True))
+for _name, _type in {
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}.items():
+    setattr(OnnxValue, f"__{_name}__", _operator(_type, dtype="bool"))
+OnnxValue.__neg__ = lambda self: current_graph().node("Neg", self)
+OnnxValue.__invert__ = lambda self: current_graph().node("Not", self)
+
+
+class OnnxGraph:
+    """A graph, or with `parent` the body of a `Loop` or a branch of an `If`.
+
+    Args:
+        opset: of the default domain.
+        names: a dict from `id(variable)` to the initialiser's name.
+        parent: the enclosing graph; its values may be used here.
+        loop: this is the body of a `Loop`: what does not change in it is computed
+            before it.
+    """
+
+    def __init__(self, opset=DEFAULT_OPSET, names=None, parent=None, loop=False):
+        self.parent, self.loop = parent, loop
+        self.depth = parent.depth + 1 if parent else 0
+        self.root = parent.root if parent else self
+        self.nodes, self.inputs, self.outputs = [], [], []
+        self._own = set()  # names that a node of this graph gives
+        self._cache = {}  # nodes that give the same value wherever they are asked for
+        if not parent:
+            self.opset, self.names = opset, names or {}
+            self.dims = {}  # name of a scalar -> (name, axis) that it is the length of
+            self.initializers = {}  # name -> (dtype, shape, function returning bytes)
+            self._count = 0
+
+    @contextlib.contextmanager
+    def building(self):
+        """Ops inside the `with` block emit into this graph."""
+        if not hasattr(_active, "stack"):
+            _active.stack = []
+        _active.stack.append(self)
+        try:
+            yield self
+        finally:
+            _active.stack.pop()
+
+    def subgraph(self, loop=False):
+        """A graph nested in this one."""
+        return OnnxGraph(parent=self, loop=loop)
+
+    def fresh(self, stem):
+        """A name that nothing else in the model has."""
+        self.root._count += 1
+        return f"{stem}_{self.root._count}"
+
+    def input(self, name, shape, dtype, axes=None):
+        """Adds a graph input; `axes` names its free axes (`None` in `shape`)."""
+        value = OnnxValue(name, shape, onnx_dtype(dtype), self)
+        self.inputs.append((value, axes or shape))
+        return value
+
+    def output(self, value, name=None, axes=None):
+        """Adds a graph output, called `name` when it is given.
+
+        An input, a value of the outer graph or a value that is an output already goes
+        through an `Identity`, as ONNX demands.
+        """
+        if name or value.name not in self._own:
+            renamed = OnnxValue(
+                name or self.fresh("Identity"), value.shape, value.dtype, self
+            )
+            self.nodes.append(("Identity", [value.name], [renamed.name], {}))
+            value = renamed
+        self._own.discard(value.name)
+        self.outputs.append((value, axes or value.shape))
+        return value
+
+    def node(self, op_type, *inputs, shape=None, dtype=None, outputs=1, **attributes):
+        """Emits a node and returns its output, or a list of them.
+
+        Args:
+            op_type: of the default domain.
+            *inputs: OnnxValues, variables, arrays, numbers, or `None` for "absent".
+            shape: of the output (a list of shapes for several); that of the first
+                input by default.
+            dtype: likewise.
+            outputs: how many.
+            **attributes: of the node; an `OnnxGraph` is a subgraph.
+        """
+        values = [None if x is None else self.lift(x) for x in inputs]
+        while values and values[-1] is None:
+            values.pop()
+        home = self._home(values, attributes)
+        names = [self.fresh(op_type) for _ in range(outputs)]
+        home.nodes.append(
+            (op_type, ["" if v is None else v.name for v in values], names, attributes)
+        )
+        home._own.update(names)
+        shapes = shape if outputs > 1 else [values[0].shape if shape is None else shape]
+        dtypes = dtype if isinstance(dtype, list) else [dtype] * outputs
+        results = [
+            OnnxValue(name, s, d or values[0].dtype, home)
+            for name, s, d in zip(names, shapes, dtypes, strict=True)
+        ]
+        return results if outputs > 1 else results[0]
+
+    def _home(self, values, attributes):
+        """The graph to emit into: before the loops in which no input changes."""
+        home = self
+        if any(isinstance(value, OnnxGraph) for value in attributes.values()):
+            return home  # its own subgraphs may read what belongs to this one
+        deepest = max((v.graph.depth for v in values if v is not None), default=0)
+        while home.loop and home.depth > deepest:
+            home = home.parent
+        return home
+
+    def binary(self, op_type, left, right, dtype=None):
+        """Emits an elementwise node that broadcasts; numbers take the other's dtype."""
+        reference = left if isinstance(left, OnnxValue) else right
+        other = right if reference is left else left
+        if reference.dtype == "int64" and isinstance(other, float):
+            raise TypeError(
+                f"{op_type} of integers and {other!r}: cast the integers to float32."
+            )
+        left, right = (
+            x if isinstance(x, OnnxValue) else self.lift(x, reference.dtype)
+            for x in (left, right)
+        )
+        shape = broadcast_shape(left.shape, right.shape)
+        return self.node(op_type, left, right, shape=shape, dtype=dtype or left.dtype)
+
+    def once(self, key, make):
+        """The value that `make()` emits, emitted once and shared where it is seen."""
+        graph = self
+        while graph:
+            if key in graph._cache:
+                return graph._cache[key]
+            graph = graph.parent
+        value = make()
+        value.graph._cache[key] = value
+        return value
+
+    def lift(self, x, dtype=None):
+        """`x` as an OnnxValue: variables become weights, arrays constants."""
+        if isinstance(x, OnnxValue):
+            return x
+        if hasattr(x, "path") and hasattr(x, "assign"):
+            return self.weight(x)
+        return self.constant(x, dtype)
+
+    def constant(self, x, dtype=None):
+        """A constant, stored once a model however often it is used."""
+        array = np.asarray(x)
+        if dtype is None:  # a Python float is float64, which nothing in kzoo wants
+            dtype = "float32" if array.dtype == np.float64 else array.dtype
+        dtype = onnx_dtype(dtype)
+        array = np.ascontiguousarray(array, dtype)
+        array = array.reshape(np.shape(x))  # ascontiguousarray makes scalars 1-D
+        key = (array.dtype.str, array.shape, array.tobytes())
+        root = self.root
+        if key not in root._cache:
+            # Named by its content: graphs that share a file of weights agree on it.
+            name = f"constant_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+            root.initializers[name] = (array.dtype.name, array.shape, lambda: array)
+            root._cache[key] = OnnxValue(name, array.shape, array.dtype.name, root)
+        return root._cache[key]
+
+    def weight(self, variable):
+        """The initialiser that holds a variable, under the variable's path."""
+        return self.stored(
+            self.root.names.get(id(variable), variable.path),
+            variable.shape,
+            variable.dtype,
+            lambda: variable,
+        )
+
+    def concatenated(self, variables):
+        """One initialiser with kernels or biases side by side along the last axis."""
+        paths = [self.root.names.get(id(v), v.path) for v in variables]
+        stem = paths[0].rsplit("/", 2)[0]
+        parts = "+".join(path.split("/")[-2] for path in paths)
+        shape = (*variables[0].shape[:-1], sum(v.shape[-1] for v in variables))
+        return self.stored(
+            f"{stem}/{parts}/{paths[0].rsplit('/', 1)[-1]}",
+            shape,
+            variables[0].dtype,
+            lambda: np.concatenate([to_numpy(v) for v in variables], axis=-1),
+        )
+
+    def stored(self, name, shape, dtype, read):
+        """The initialiser called `name`; `read()` is called when a file is written."""
+        if name not in self.root.initializers:
+            self.root.initializers[name] = (dtype, tuple(shape), read)
+        return OnnxValue(name, shape, dtype, self.root)
+
+    def transposed(self, variable):
+        """A weight's transpose, computed once outside every loop; it is stored once."""
+        root = self.root
+
+        def make():
+            return root.node(
+                "Transpose", variable, shape=variable.shape[::-1], perm=[1, 0]
+            )
+
+        return root.once(("transposed", id(variable)), make)
+
+    def live_nodes(self):
+        """The nodes whose results are used, in order."""
+        needed = {value.name for value, _ in self.outputs}
+        kept = []
+        for node in reversed(self.nodes):
+            _, inputs, outputs, attributes = node
+            if needed.isdisjoint(outputs):
+                continue
+            kept.append(node)
+            needed.update(inputs)
+            for value in attributes.values():
+                if isinstance(value, OnnxGraph):
+                    needed |= value.free_names()
+        return kept[::-1]
+
+    def free_names(self):
+        """Names that this graph's nodes read, those of outer graphs among them."""
+        names = set()
+        for _, inputs, _, attributes in self.live_nodes():
+            names.update(inputs)
+            for value in attributes.values():
+                if isinstance(value, OnnxGraph):
+                    names |= value.free_names()
+        return names
+
+
+def broadcast_shape(left, right):
+    """The static shape of an elementwise result; `None` where it is not known."""
+    rank = max(len(left), len(right))
+    left = (1,) * (rank - len(left)) + tuple(left)
+    right = (1,) * (rank - len(right)) + tuple(right)
+    return tuple(
+        b if a == 1 else a if b == 1 or a is not None else b
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def to_numpy(x):
+    """The array behind a variable, a tensor or an array."""
+    import keras
+
+    return keras.ops.convert_to_numpy(x)

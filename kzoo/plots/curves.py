@@ -1,0 +1,89 @@
+"""Curves of a training."""
+
+import math
+
+from kzoo.plots.style import COLORS, INK, new_figure, quiet_axes
+
+_NAMES = {"loss": "loss, nats a token", "learning_rate": "learning rate"}
+# What a history also holds and nobody wants to see as a curve.
+_NO_CURVE = ("epoch", "seconds")
+
+
+def training_curve(history, *, title=None):
+    """Draws every measure of a training over its epochs, validation beside it.
+
+    Args:
+        history: Keras's `History`; or a dict from name to a value an epoch; or a list
+            of dicts, one an epoch, as `kzoo train` writes to `history.json`.
+        title: above the figure.
+
+    Returns:
+        `matplotlib.figure.Figure`, a panel a measure.
+
+    Raises:
+        ValueError: no epoch.
+    """
+    epochs, series = _series(history)
+    names = [name for name in series if not name.startswith("val_")]
+    names += [n[4:] for n in series if n.startswith("val_") and n[4:] not in series]
+    # The loss first, and whatever else in the order it came.
+    names.sort(key=lambda name: name != "loss")
+    figure = new_figure(4.8 * len(names), 3.4)
+    for axes, name in zip(
+        figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
+    ):
+        drawn = []
+        for key, label, color in (
+            (name, "training", COLORS[0]),
+            (f"val_{name}", "validation", COLORS[1]),
+        ):
+            points = [
+                (epoch, value)
+                for epoch, value in zip(epochs, series.get(key, ()), strict=False)
+                if value is not None and math.isfinite(value)
+            ]
+            if not points:
+                continue
+            x, y = zip(*points, strict=True)
+            axes.plot(
+                x,
+                y,
+                color=color,
+                label=label,
+                marker="o" if len(x) < 20 else None,
+                ms=3,
+            )
+            drawn.append((label, x, y, color))
+        quiet_axes(axes)
+        axes.grid(axis="y", color="#eeeeee")
+        axes.set_axisbelow(True)
+        axes.set_xlabel("epoch", color=INK)
+        axes.set_title(
+            _NAMES.get(name, name.replace("_", " ")), fontsize=10, color=INK, loc="left"
+        )
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(drawn) > 1:
+            axes.legend(frameon=False, fontsize=8, labelcolor="linecolor")
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK)
+    return figure
+
+
+def _series(history):
+    """Numbers of the epochs, from 1, and name to a value (or `None`) an epoch."""
+    if hasattr(history, "history"):
+        epochs = [epoch + 1 for epoch in history.epoch]
+        series = dict(history.history)
+    elif isinstance(history, dict):
+        series = dict(history)
+        epochs = None
+    else:
+        rows = list(history)
+        names = dict.fromkeys(name for row in rows for name in row)
+        series = {name: [row.get(name) for row in rows] for name in names}
+        epochs = series.get("epoch")
+    series = {n: list(v) for n, v in series.items() if n not in _NO_CURVE}
+    longest = max((len(values) for values in series.values()), default=0)
+    if not longest:
+        raise ValueError("training_curve needs one epoch at least. Received: none.")
+    return epochs or list(range(1, longest + 1)), series

@@ -1,0 +1,7 @@
+"""What a user compiles, fits, generates with and exports."""
+
+from kzoo.tasks.causal_lm import CausalLM
+from kzoo.tasks.seq2seq_lm import Seq2SeqLM
+from kzoo.tasks.task import load_model, load_task
+
+__all__ = ["CausalLM", "Seq2SeqLM", "load_model", "load_task"]

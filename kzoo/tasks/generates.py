@@ -1,0 +1,249 @@
+"""`generate`: prompts in any form, batches of like lengths, one compiled search."""
+
+import keras
+import numpy as np
+
+from kzoo import ops
+from kzoo.generation import CompiledFunction, search, shape_bucket
+from kzoo.tasks.task import Task
+from kzoo.tasks.text_data import is_text
+
+
+class Generates(Task):
+    """Search over a task's next-token logits; a subclass says where it starts.
+
+    It gives `start(inputs, capacity)`, `encode_prompts(texts)`, `prompt_input` and
+    `prompt_side`.
+    """
+
+    prompt_input: str
+    prompt_side: str
+
+    def search(self, inputs, options, capacity=None):
+        """Generates from a batch of tensors (or ONNX values).
+
+        Args:
+            inputs: dict of the prompt's inputs, see `start`.
+            options: see `kzoo.generation.search`.
+            capacity: int, the most new tokens, where buffers are fixed.
+
+        Returns:
+            int (B, n, L) and float32 (B, n).
+        """
+        tokens, cache, index, step = self.start(inputs, capacity)
+        return search(
+            step,
+            tokens,
+            cache,
+            index,
+            options,
+            end_token_id=self.config.end_token_id,
+            pad_token_id=self.config.pad_token_id,
+            capacity=capacity,
+        )
+
+    def generate(
+        self,
+        inputs,
+        *,
+        max_new_tokens=128,
+        beams=1,
+        length_penalty=1.0,
+        early_stopping=True,
+        num_return_sequences=1,
+        return_scores=False,
+        batch_size=32,
+        progress=None,
+    ):
+        """Continues prompts, or translates sources.
+
+        Args:
+            inputs: a string or a list of them; or ids: a list of lists of int of any
+                lengths, int (B, T), or a dict of int (B, T) and a padding mask.
+            max_new_tokens: always bounds the result; the end token counts.
+            beams: 1 is greedy search.
+            length_penalty: a sequence's score is log p / length ** length_penalty.
+            early_stopping: see `kzoo.generation.beam_search`.
+            num_return_sequences: how many a prompt, best first; at most `beams`.
+            return_scores: whether scores are returned, too.
+            batch_size: how many rows are computed at a time, longest first.
+            progress: a function called with the number of rows done.
+
+        Returns:
+            For strings a list of strings, for ids a list of lists of int (new tokens
+            without end and padding); a list of n of them a prompt with
+            `num_return_sequences=n > 1`; one string for one string. With
+            `return_scores` a pair with the scores, float (B,) or (B, n).
+
+        Raises:
+            ValueError: no prompts, an option out of range, ids out of range, or
+                more positions than the model has.
+        """
+        single = isinstance(inputs, str)
+        texts = single or is_text(inputs)
+        _check_options(max_new_tokens, beams, num_return_sequences, batch_size)
+        prompts = (
+            self.encode_prompts([inputs] if single else inputs)
+            if texts
+            else self._prompts(inputs)
+        )
+        self._check_prompts(prompts, max_new_tokens)
+        run = self._generate_function(
+            shape_bucket(max_new_tokens), beams, num_return_sequences, early_stopping
+        )
+        results, scores = [None] * len(prompts), [None] * len(prompts)
+        by_length = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        for first in range(0, len(prompts), batch_size):
+            rows = by_length[first : first + batch_size]
+            ids, mask = self._prompt_batch([prompts[i] for i in rows])
+            sequences, values = run(ids, mask, max_new_tokens, length_penalty)
+            for row, sequence, value in zip(rows, sequences, values, strict=False):
+                results[row] = [self._trimmed(ids) for ids in sequence.tolist()]
+                scores[row] = value
+            if progress:
+                progress(len(rows))
+        if texts:
+            flat = self.tokenizer.decode([ids for row in results for ids in row])
+            n = num_return_sequences
+            results = [flat[i : i + n] for i in range(0, len(flat), n)]
+        if num_return_sequences == 1:
+            results = [row[0] for row in results]
+            scores = [value[0] for value in scores]
+        results = results[0] if single else results
+        return (results, np.array(scores)) if return_scores else results
+
+    def _generate_function(self, capacity, *static):
+        key = (capacity if keras.backend.backend() == "jax" else None, *static)
+        if not hasattr(self, "_generate_functions"):
+            self._generate_functions = _Untracked()
+        if key not in self._generate_functions:
+            beams, count, early_stopping = static
+
+            def function(ids, mask, max_new_tokens, length_penalty):
+                inputs = {self.prompt_input: ids, self.prompt_mask: mask}
+                options = dict(
+                    max_new_tokens=max_new_tokens,
+                    beams=beams,
+                    num_return_sequences=count,
+                    length_penalty=length_penalty,
+                    early_stopping=early_stopping,
+                )
+                return self.search(inputs, options, capacity)
+
+            self._generate_functions[key] = CompiledFunction(
+                self,
+                function,
+                [
+                    ((None, None), "int32"),
+                    ((None, None), "bool"),
+                    ((), "int32"),
+                    ((), "float32"),
+                ],
+            )
+        return self._generate_functions[key]
+
+    @property
+    def prompt_mask(self):
+        """The name of the prompt's padding mask."""
+        return self.prompt_input.replace("token_ids", "padding_mask")
+
+    def _prompts(self, inputs):
+        """Lists of real ids, from ids in any form."""
+        mask = None
+        if isinstance(inputs, dict):
+            mask = inputs.get(self.prompt_mask)
+            if self.prompt_input not in inputs:
+                raise ValueError(
+                    f"{self.name}.generate reads {self.prompt_input!r}. "
+                    f"Received the keys {sorted(inputs)}."
+                )
+            inputs = inputs[self.prompt_input]
+        padded = getattr(inputs, "ndim", 1) == 2  # else rows have their own lengths
+        rows = [np.asarray(row) for row in inputs]
+        for row in rows:
+            if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+                raise ValueError(
+                    f"{self.name}.generate expects strings, or rows of integer ids. "
+                    f"Received a row of shape {row.shape}, dtype {row.dtype}."
+                )
+        pad = self.config.pad_token_id
+        if mask is None:
+            return [(_stripped(row, pad) if padded else row).tolist() for row in rows]
+        mask = np.asarray(mask, bool)
+        return [row[m].tolist() for row, m in zip(rows, mask, strict=True)]
+
+    def _check_prompts(self, prompts, max_new_tokens):
+        if not prompts:
+            raise ValueError(f"{self.name}.generate needs at least one prompt.")
+        stack = self.config.encoder or self.config.decoder
+        highest = max((max(ids, default=0) for ids in prompts), default=0)
+        lowest = min((min(ids, default=0) for ids in prompts), default=0)
+        if lowest < 0 or highest >= stack.vocabulary_size:
+            raise ValueError(
+                f"Token ids must be in [0, {stack.vocabulary_size}). "
+                f"Received: {lowest if lowest < 0 else highest}."
+            )
+        longest = max(len(ids) for ids in prompts)
+        limits = {"encoder": longest, "decoder": max_new_tokens}
+        if not self.config.encoder:
+            limits = {"decoder": longest + max_new_tokens}
+        for name, needed in limits.items():
+            config = getattr(self.config, name)
+            if config.positions == "learned" and needed > config.max_sequence_length:
+                raise ValueError(
+                    f"The {name} has {config.max_sequence_length} learned positions. "
+                    f"Received: a prompt of {longest} tokens and max_new_tokens="
+                    f"{max_new_tokens}. Shorten one of them."
+                )
+
+    def _prompt_batch(self, prompts):
+        """Ids and mask, int32 and bool (B, T), padded to a shape bucket."""
+        from kzoo.data import padded_batch
+
+        longest = max(1, max(len(ids) for ids in prompts))
+        length, count = shape_bucket(longest), shape_bucket(len(prompts))
+        # Rows that fill the bucket are copies: they end no later than the others.
+        rows = list(prompts) + [prompts[-1]] * (count - len(prompts))
+        pad, side = self.config.pad_token_id, self.prompt_side
+        ids = padded_batch(rows, length, pad_id=pad, side=side)
+        ones = [[1] * len(row) for row in rows]
+        return ids, padded_batch(ones, length, side=side).astype(bool)
+
+    def _trimmed(self, ids):
+        """The ids before the end token, without padding."""
+        config = self.config
+        if config.end_token_id in ids:
+            ids = ids[: ids.index(config.end_token_id)]
+        return [i for i in ids if i != config.pad_token_id]
+
+    def _last_states(self, states):
+        """float (R, 1, D) to (R, D)."""
+        return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
+
+
+def _stripped(row, pad):
+    """The ids without padding before and behind them."""
+    real = np.flatnonzero(row != pad)
+    return row[real[0] : real[-1] + 1] if real.size else row[:0]
+
+
+def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
+    for name, value in dict(
+        max_new_tokens=max_new_tokens,
+        beams=beams,
+        num_return_sequences=num_return_sequences,
+        batch_size=batch_size,
+    ).items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{name} must be an integer of at least 1. Received: {value!r}."
+            )
+    if num_return_sequences > beams:
+        raise ValueError(
+            "num_return_sequences must be at most beams. Received: "
+            f"num_return_sequences={num_return_sequences}, beams={beams}."
+        )
+
+
+class _Untracked(dict):
+    """A dict that Keras does not look into for layers and variables."""

@@ -1,0 +1,249 @@
+"""What all tasks share: compile defaults, weights by name, saving, export."""
+
+import json
+from pathlib import Path
+
+import keras
+
+from kzoo.config import ModelConfig
+from kzoo.models.stack import Model
+from kzoo.tokenizers import Tokenizer, load_tokenizer
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+class Task(Model):
+    """A model with a head, a tokenizer and the verbs of a user.
+
+    Args:
+        config: a `ModelConfig`.
+        tokenizer: a `kzoo.tokenizers.Tokenizer`, needed for strings.
+    """
+
+    def __init__(self, config, tokenizer=None, **kwargs):
+        super().__init__(**kwargs)
+        if tokenizer is not None:
+            smallest = min(
+                stack.vocabulary_size
+                for stack in (config.encoder, config.decoder)
+                if stack
+            )
+            if tokenizer.vocabulary_size > smallest:
+                raise ValueError(
+                    f"The tokenizer has {tokenizer.vocabulary_size} tokens, the model "
+                    f"only {smallest}. Build the model with vocabulary_size="
+                    f"{tokenizer.vocabulary_size}."
+                )
+            config = config.replace(
+                pad_token_id=tokenizer.pad_token_id,
+                start_token_id=tokenizer.start_token_id,
+                end_token_id=tokenizer.end_token_id,
+            )
+        self.config = config
+        self.tokenizer = tokenizer
+
+    # Weights under their contract names.
+
+    def named_variables(self):
+        """The weights by path below the model: `decoder/layer_0/.../kernel`."""
+        seeds = {id(v) for v in _seed_states(self)}
+        return {
+            variable.path.removeprefix(f"{self.name}/"): variable
+            for variable in self.weights
+            if id(variable) not in seeds
+        }
+
+    def save_safetensors(self, path):
+        """Writes the weights, float as they are, under their paths."""
+        from safetensors.numpy import save_file
+
+        path = Path(path)
+        arrays = {
+            name: keras.ops.convert_to_numpy(variable)
+            for name, variable in self.named_variables().items()
+        }
+        partial = path.with_name(path.name + ".partial")
+        try:
+            save_file(arrays, partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load_safetensors(self, path):
+        """Reads weights written by `save_safetensors`.
+
+        Raises:
+            ValueError: a weight is missing, unknown or of another shape; all are named
+                and nothing is loaded.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"No weights at {path}.")
+        own = self.named_variables()
+        try:
+            with safe_open(path, "numpy") as file:
+                found = {
+                    name: tuple(file.get_slice(name).get_shape())
+                    for name in file.keys()  # noqa: SIM118  not a dict
+                }
+                missing = sorted(set(own) - set(found))
+                unknown = sorted(set(found) - set(own))
+                shapes = [
+                    f"{name}: {found[name]}, expected {tuple(own[name].shape)}"
+                    for name in sorted(set(own) & set(found))
+                    if found[name] != tuple(own[name].shape)
+                ]
+                if missing or unknown or shapes:
+                    raise ValueError(
+                        f"{path} does not fit {self.name}. Missing: {missing}. "
+                        f"Unknown: {unknown}. Other shapes: {shapes}."
+                    )
+                for name, variable in own.items():
+                    variable.assign(file.get_tensor(name))
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}") from error
+
+    def save_folder(self, folder):
+        """Writes config, weights and tokenizer; `load_task` reads them back."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        described = {"task": type(self).__name__, "model": self.config.to_dict()}
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+        else:
+            (folder / "tokenizer_config.json").unlink(missing_ok=True)
+        self.save_safetensors(folder / WEIGHTS_FILE)
+        partial = folder / (CONFIG_FILE + ".partial")
+        partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        partial.replace(folder / CONFIG_FILE)
+
+    def export(self, path, format="tf_saved_model", **options):
+        """Writes a verified artifact; see `kzoo.exporters.export`."""
+        from kzoo.exporters import export
+
+        return export(self, path, format, **options)
+
+    # Training.
+
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        metrics="auto",
+        label_smoothing=0.0,
+        **kwargs,
+    ):
+        """Keras's `compile`; what is left out suits the task.
+
+        Args:
+            optimizer: by default Adam as in the paper (beta_2 0.98, epsilon 1e-9) with
+                its warm-up schedule (section 5.3) and gradients clipped to norm 1.
+            loss: by default `MaskedCrossEntropy`.
+            metrics: by default token accuracy and perplexity; weighted by tokens.
+            label_smoothing: of the default loss.
+            **kwargs: of Keras's `compile`.
+        """
+        from kzoo.training import (
+            MaskedCrossEntropy,
+            Perplexity,
+            TokenAccuracy,
+            WarmupInverseSquareRoot,
+        )
+
+        if (
+            keras.backend.backend() == "tensorflow"
+            and kwargs.get("jit_compile", "auto") == "auto"
+        ):
+            # Buckets have many shapes and XLA compiles each; on CPUs TensorFlow's own
+            # kernels are also the faster ones (export/benchmarks/fit.py).
+            import tensorflow as tf
+
+            kwargs["jit_compile"] = bool(tf.config.list_physical_devices("GPU"))
+        pad = self.config.pad_token_id
+        if optimizer == "auto":
+            width = (self.config.decoder or self.config.encoder).hidden_dim
+            optimizer = keras.optimizers.Adam(
+                WarmupInverseSquareRoot(width),
+                beta_2=0.98,
+                epsilon=1e-9,
+                global_clipnorm=1.0,
+            )
+        if loss == "auto":
+            loss = MaskedCrossEntropy(label_smoothing=label_smoothing, ignore_id=pad)
+        if metrics == "auto":
+            metrics = [TokenAccuracy(ignore_id=pad), Perplexity(ignore_id=pad)]
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        """Keras's hook: compiles as the model in a `.keras` file was."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_config(self):
+        """The config and the tokenizer, for `from_config`."""
+        tokenizer = self.tokenizer
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "tokenizer": tokenizer and tokenizer.get_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the task from `get_config`'s result."""
+        config = dict(config)
+        model = ModelConfig.from_dict(config.pop("config"))
+        tokenizer = config.pop("tokenizer", None)
+        if tokenizer is not None:
+            tokenizer = Tokenizer.from_config(tokenizer)
+        return cls(model, tokenizer=tokenizer, **config)
+
+
+def _seed_states(layer):
+    for sublayer in layer._flatten_layers():
+        generator = getattr(sublayer, "seed_generator", None)
+        if generator is not None:
+            yield generator.state
+
+
+def load_model(path, **kwargs):
+    """The model of a `.keras` file, as `keras.saving.load_model` loads it.
+
+    That function finds kzoo's classes only after their import, which a process that
+    just reads a file has not done; this one comes with them.
+
+    Args:
+        path: the file.
+        **kwargs: of `keras.saving.load_model`.
+    """
+    return keras.saving.load_model(path, **kwargs)
+
+
+def load_task(folder):
+    """The task that `save_folder` wrote.
+
+    Raises:
+        FileNotFoundError: no folder, or a file is missing in it.
+        ValueError: a file does not fit; it is named.
+    """
+    import kzoo.tasks
+
+    folder = Path(folder)
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"No {CONFIG_FILE} in {folder}: expected a folder written by kzoo."
+        )
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        name, config = described["task"], ModelConfig.from_dict(described["model"])
+        kind = getattr(kzoo.tasks, name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not describe a kzoo task: {error}") from error
+    has_tokenizer = (folder / "tokenizer_config.json").is_file()
+    task = kind(config, tokenizer=load_tokenizer(folder) if has_tokenizer else None)
+    task.load_safetensors(folder / WEIGHTS_FILE)
+    return task

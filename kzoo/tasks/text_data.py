@@ -1,0 +1,267 @@
+"""`fit`, `evaluate` and `predict` on strings, ids and pipelines."""
+
+import contextlib
+import warnings
+
+import keras
+import numpy as np
+
+from kzoo.tasks.task import Task
+from kzoo.training import ResumableCheckpoint
+
+
+class LearnsText(Task):
+    """Data in any form; a subclass says how examples become ids.
+
+    It gives `encode_examples(x, y)`, `decoder_input` and `_signature()`.
+    """
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        *,
+        batch_size=None,
+        tokens_per_batch=None,
+        epochs=1,
+        validation_data=None,
+        initial_epoch=0,
+        shuffle=True,
+        seed=0,
+        **kwargs,
+    ):
+        """Keras's `fit`, also on strings.
+
+        Args:
+            x: strings (a list, or pairs where `y` is left out), a dict of int arrays
+                as `call` takes it, or a grain or `tf.data` pipeline of such dicts or
+                of strings, batched.
+            y: target strings, int targets (B, T), or `None`: the decoder's inputs, one
+                token on.
+            batch_size: rows of a batch; 32 by default.
+            tokens_per_batch: instead, for strings: padded target tokens of a batch.
+            epochs: index of the last epoch.
+            validation_data: as a tuple (x, y), as an x that needs no y, or a pipeline.
+            initial_epoch: where to go on; strings come in that epoch's order.
+            shuffle: a new order every epoch; a pipeline has its own.
+            seed: of the order.
+            **kwargs: of Keras's `fit`.
+
+        Returns:
+            Keras's `History`.
+        """
+        end_of_data = _end_of_data(kwargs)
+        if is_text(x):
+            batches = self._batches(
+                x, y, batch_size, tokens_per_batch, shuffle=shuffle, seed=seed
+            )
+            steps = kwargs.pop("steps_per_epoch", None) or len(batches)
+            for callback in keras.tree.flatten(kwargs.get("callbacks") or []):
+                if isinstance(callback, ResumableCheckpoint):
+                    # It will go on from there: so must the order of the examples.
+                    initial_epoch = max(initial_epoch, callback.saved_epoch())
+            x = self._pipeline(batches, start=initial_epoch * steps)
+            y, batch_size, shuffle = None, None, False
+            kwargs["steps_per_epoch"] = steps
+        else:
+            x = self._tokenized(x)
+            shuffle = shuffle and not (_is_tf_data(x) or _is_grain(x))
+        if validation_data is not None:
+            is_tuple = isinstance(validation_data, tuple)
+            if is_text(validation_data[0] if is_tuple else validation_data):
+                texts = validation_data if is_tuple else (validation_data, None)
+                held_out = self._batches(
+                    *texts, batch_size, tokens_per_batch, shuffle=False
+                )
+                validation_data = self._pipeline(held_out, epochs=1)
+            elif not _is_pair(validation_data):
+                validation_data = self._tokenized(validation_data)
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and not optimizer.built:
+            # Else Keras makes its variables in the first step and traces that twice.
+            optimizer.build(self.trainable_variables)
+        with end_of_data:
+            return super().fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                validation_data=validation_data,
+                initial_epoch=initial_epoch,
+                shuffle=shuffle,
+                **kwargs,
+            )
+
+    def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
+        """Keras's `evaluate`, also on strings; see `fit`."""
+        if is_text(x):
+            batches = self._batches(x, y, batch_size, None, shuffle=False)
+            x, y, batch_size = self._pipeline(batches, epochs=1), None, None
+        else:
+            x = self._tokenized(x)
+        with _end_of_data(kwargs):
+            return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+
+    def predict(self, x, **kwargs):
+        """Keras's `predict`: logits, float (B, T, V); `x` may be strings, too."""
+        if is_text(x):
+            x, _ = self.encode_text(x)
+        with _end_of_data(kwargs):
+            return super().predict(self._tokenized(x), **kwargs)
+
+    def encode_text(self, x, y=None):
+        """Inputs and targets of a batch of strings, padded on the right.
+
+        Args:
+            x: strings, or pairs of strings where the task has two sides.
+            y: target strings, where the task has two sides.
+
+        Returns:
+            dict of int32 arrays as `call` takes it, and int32 targets (B, T).
+        """
+        from kzoo.data import padded_batch
+
+        pad = self.config.pad_token_id
+        batch = {
+            name: padded_batch(ids, pad_id=pad)
+            for name, ids in self.encode_examples(x, y).items()
+        }
+        return self._inputs_and_targets(batch)
+
+    def _batches(self, x, y, batch_size, tokens_per_batch, *, shuffle, seed=0):
+        from kzoo.data import bucketed_batches
+
+        if batch_size is None and tokens_per_batch is None:
+            batch_size = 32
+        batches = bucketed_batches(
+            self.encode_examples(x, y),
+            batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
+            pad_ids=self.config.pad_token_id,
+            max_length=self._max_lengths(),
+            too_long="truncate",
+            shuffle=shuffle,
+            seed=seed,
+        )
+        if batches.report.num_truncated:
+            warnings.warn(
+                f"{batches.report.num_truncated} of {batches.report.num_examples} "
+                f"examples were cut to the learned positions, {self._max_lengths()} "
+                "tokens. A model with a larger max_sequence_length keeps them.",
+                stacklevel=3,
+            )
+        return batches
+
+    def _max_lengths(self):
+        """The most ids of each feature that the learned positions allow."""
+        lengths = {}
+        for name in self._signature():
+            is_decoder = name == self.decoder_input
+            stack = self.config.decoder if is_decoder else self.config.encoder
+            if stack.positions == "learned":
+                # The decoder reads all but the last id, which is only predicted.
+                lengths[name] = stack.max_sequence_length + is_decoder
+        return lengths or None
+
+    def _pipeline(self, batches, epochs=None, start=0):
+        """What Keras iterates best on the backend in use."""
+        make = (
+            batches.to_tf_data
+            if keras.backend.backend() == "tensorflow"
+            else batches.to_grain
+        )
+        return make(epochs=epochs, start=start, transform=self._inputs_and_targets)
+
+    def _inputs_and_targets(self, batch):
+        full = batch[self.decoder_input]
+        return {**batch, self.decoder_input: full[:, :-1]}, full[:, 1:]
+
+    def _tokenized(self, dataset):
+        """A pipeline of strings as one of ids; anything else as it is."""
+        if _is_tf_data(dataset):
+            import tensorflow as tf
+
+            spec = tf.nest.flatten(dataset.element_spec)
+            if spec[0].dtype != tf.string:
+                return dataset
+            width = len(tf.nest.flatten(self._signature()))
+
+            def numpy_encode(*texts):
+                texts = [[t.decode("utf-8") for t in np.ravel(part)] for part in texts]
+                inputs, targets = self.encode_text(*texts)
+                return [*(inputs[name] for name in sorted(inputs)), targets]
+
+            def encode(*element):
+                flat = tf.nest.flatten(element)
+                ids = tf.numpy_function(numpy_encode, flat, [tf.int32] * (width + 1))
+                for part in ids:
+                    part.set_shape((None, None))
+                return dict(zip(sorted(self._signature()), ids, strict=False)), ids[-1]
+
+            return dataset.map(encode, num_parallel_calls=1)
+        if _is_grain(dataset):
+            batches = dataset.map(self._tokenized_element)
+            if keras.backend.backend() != "tensorflow":
+                return batches
+            from kzoo.data import open_tf_data
+
+            # Keras would take the lengths of the first two batches for those of all.
+            return open_tf_data(lambda: iter(batches), next(iter(batches)))
+        return dataset
+
+    def _tokenized_element(self, element):
+        parts = element if isinstance(element, tuple) else (element,)
+        if isinstance(parts[0], dict):
+            return element
+        texts = [[str(text) for text in np.ravel(part)] for part in parts]
+        return self.encode_text(*texts)
+
+    def _encode(self, texts, start=False, end=True):
+        """Ids of each text, with the start and end token as asked."""
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{self.name} has no tokenizer, so it cannot read strings. Build it "
+                "with tokenizer=..., or give token ids."
+            )
+        config = self.config
+        before = [config.start_token_id] if start else []
+        after = [config.end_token_id] if end else []
+        return [before + ids + after for ids in self.tokenizer.encode(list(texts))]
+
+
+def is_text(x):
+    """Whether `x` is a list (or array) of strings, or of tuples of strings."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
+    if not isinstance(x, (list, tuple)) or not len(x):
+        return False
+    first = x[0]
+    if isinstance(first, tuple):
+        first = first[0] if first else None
+    return isinstance(first, str)
+
+
+def _is_tf_data(data):
+    return hasattr(data, "element_spec")
+
+
+def _is_grain(data):
+    return type(data).__module__.startswith("grain")
+
+
+@contextlib.contextmanager
+def _end_of_data(options):
+    """Without Keras's warning where a pipeline ends, which it gives for each whose
+    length it cannot know; but with it where the user said how many steps there are.
+    """  # noqa: D205  one sentence
+    with warnings.catch_warnings():
+        if not any(
+            options.get(name)
+            for name in ("steps_per_epoch", "validation_steps", "steps")
+        ):
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+        yield
+
+
+def _is_pair(data):
+    return isinstance(data, (tuple, list)) and len(data) in (2, 3)

@@ -1,0 +1,11 @@
+"""Text to token ids and back, thin over `sentencepiece` and `tokenizers`.
+
+No Keras and no TensorFlow is imported here: a tokenizer is plain Python and its
+`get_config` is JSON, so that a Keras model can carry it inside `.keras`.
+"""
+
+from kzoo.tokenizers.base import Tokenizer, load_tokenizer
+from kzoo.tokenizers.fast import FastTokenizer
+from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
+
+__all__ = ["FastTokenizer", "SentencePieceTokenizer", "Tokenizer", "load_tokenizer"]

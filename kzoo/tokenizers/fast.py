@@ -1,0 +1,256 @@
+"""Tokenizers of the `tokenizers` library, one `tokenizer.json` each."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from kzoo.tokenizers.base import SPECIAL_IDS, SPECIAL_PIECES, Tokenizer, check_texts
+
+Algorithm = Literal["bpe", "wordpiece", "character"]
+
+_CONTINUES = "##"
+
+
+class FastTokenizer(Tokenizer):
+    """A `tokenizer.json` of the `tokenizers` library.
+
+    Truncation, padding and special tokens that the file asks for are left to
+    `kzoo.data` and the tasks, so that `encode` gives the ids of the text alone.
+
+    Args:
+        model: the text of a `tokenizer.json`.
+        pad_token_id: fills short rows, or `None`; so for the next three.
+        start_token_id: the decoder's first input.
+        end_token_id: ends a sequence.
+        unknown_token_id: stands for text that the vocabulary cannot write.
+
+    Raises:
+        TypeError: `model` is not `str`.
+        ValueError: `model` is not a `tokenizer.json`, or an id is outside it.
+    """
+
+    kind = "fast"
+    file_name = "tokenizer.json"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        pad_token_id: int | None = None,
+        start_token_id: int | None = None,
+        end_token_id: int | None = None,
+        unknown_token_id: int | None = None,
+    ):
+        if not isinstance(model, str):
+            raise TypeError(
+                "FastTokenizer expects the text of a tokenizer.json. "
+                f"Received: {type(model).__name__}."
+            )
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(model)
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"Not a tokenizer.json: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        # "</s>" typed by a user must not end a sequence.
+        self._tokenizer.encode_special_tokens = True
+        # A vocabulary may have gaps (ids of added tokens), and ids must stay below.
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._vocabulary_size = max(vocabulary.values(), default=-1) + 1
+        self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+        super().__init__(
+            pad_token_id=pad_token_id,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
+            unknown_token_id=unknown_token_id,
+        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {token_id for token_id, token in added.items() if token.special}
+        self._special = (special | set(self._ids.values())) - {unknown_token_id}
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocabulary_size: int,
+        *,
+        algorithm: Algorithm = "bpe",
+        lowercase: bool = False,
+    ) -> "FastTokenizer":
+        """Learns the vocabulary from texts; equal arguments give equal files.
+
+        Unigram is not among the algorithms: the library's trainer gives another
+        vocabulary in every process; `SentencePieceTokenizer` has it.
+
+        Args:
+            texts: strings.
+            vocabulary_size: the most ids, special ones included. A small corpus
+                gives fewer: read `vocabulary_size` of the result.
+            algorithm: `"bpe"` is byte-level byte-pair encoding (Radford et al.,
+                2019) and writes any text exactly; `"wordpiece"` splits at white space
+                and punctuation as BERT does (Devlin et al., 2019), so that decoding
+                restores words but not spacing; `"character"` has an id a character,
+                and writes text of known characters exactly.
+            lowercase: lower-case the text, and strip accents in `"wordpiece"`.
+
+        Raises:
+            TypeError: `texts` is not an iterable of `str`.
+            ValueError: an unknown algorithm; no text; or a `vocabulary_size` too
+                small for the alphabet, with the size that it needs.
+        """
+        if algorithm not in get_args(Algorithm):
+            raise ValueError(
+                f"algorithm must be one of {list(get_args(Algorithm))}; for 'unigram' "
+                f"use SentencePieceTokenizer. Received: {algorithm!r}."
+            )
+        texts = check_texts(texts, "FastTokenizer.train")
+        if not any(texts):
+            raise ValueError(
+                "FastTokenizer.train needs at least one text that is not empty. "
+                "Received: none."
+            )
+        build = {"bpe": _bpe, "wordpiece": _wordpiece, "character": _character}
+        tokenizer = build[algorithm](texts, vocabulary_size, lowercase)
+        return cls(tokenizer.to_str(), **SPECIAL_IDS)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids: every id is in [0, vocabulary_size)."""
+        return self._vocabulary_size
+
+    def _encode(self, texts):
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def _decode(self, sequences):
+        return self._tokenizer.decode_batch(sequences, skip_special_tokens=False)
+
+    def _piece(self, token_id):
+        piece = self._tokenizer.id_to_token(token_id)
+        if piece is None:  # a gap in the vocabulary
+            return f"<{token_id}>"
+        if self._byte_level and not self._is_special(token_id):
+            # "Ġbike" is " bike"; part of a character stays as the library writes it.
+            text = self._tokenizer.decoder.decode([piece])
+            return piece if "\N{REPLACEMENT CHARACTER}" in text else text
+        return piece
+
+    def _is_special(self, token_id):
+        return token_id in self._special
+
+    def _model_bytes(self):
+        return self._model_text().encode("utf-8")
+
+    def _model_text(self):
+        return self._tokenizer.to_str()
+
+    @classmethod
+    def _model_from_text(cls, text):
+        return text
+
+    @classmethod
+    def _model_from_bytes(cls, content):
+        return content.decode("utf-8")
+
+
+def _bpe(texts, vocabulary_size, lowercase):
+    """Byte-level byte-pair encoding: the alphabet is the 256 bytes."""
+    _check_size(vocabulary_size, 256)
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL_PIECES),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+    return tokenizer
+
+
+def _character(texts, vocabulary_size, lowercase):
+    """An id a character, frequent ones first."""
+    counts = Counter()
+    for text in texts:
+        counts.update(text.lower() if lowercase else text)
+    _check_size(vocabulary_size, 1)
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))
+    pieces = [*SPECIAL_PIECES, *frequent][:vocabulary_size]
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel(
+            {piece: index for index, piece in enumerate(pieces)},
+            unk_token=SPECIAL_PIECES[3],
+        )
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _wordpiece(texts, vocabulary_size, lowercase):
+    """WordPiece: the longest piece that fits, from the left of each word.
+
+    The library's own trainer numbers the `##` characters in the order of a hash table
+    with a random seed, and breaks ties between merges by these numbers. So a plain
+    byte-pair encoding is trained on words whose inner characters stand in a private
+    range of Unicode, and its pieces are written with `##` again.
+    """
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIAL_PIECES[3]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=lowercase
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES, cleanup=True)
+    words = Counter()
+    for text in texts:
+        text = tokenizer.normalizer.normalize_str(text)
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+    inner = sorted({character for word in words for character in word[1:]})
+    private = {character: chr(0xF0000 + i) for i, character in enumerate(inner)}
+    public = {code: character for character, code in private.items()}
+    _check_size(vocabulary_size, len({word[0] for word in words}) + len(inner))
+
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL_PIECES),
+        show_progress=False,
+    )
+    coded = {
+        word: word[0] + "".join(private[character] for character in word[1:])
+        for word in words
+    }
+    learner.train_from_iterator(
+        (" ".join([coded[word]] * count) for word, count in words.items()), trainer
+    )
+    vocabulary = {}
+    for piece, token_id in learner.get_vocab().items():
+        prefix = _CONTINUES if piece[0] in public else ""
+        text = "".join(public.get(character, character) for character in piece)
+        vocabulary[prefix + text] = token_id
+    tokenizer.model = models.WordPiece(
+        vocabulary,
+        unk_token=SPECIAL_PIECES[3],
+        continuing_subword_prefix=_CONTINUES,
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    return tokenizer
+
+
+def _check_size(vocabulary_size, alphabet):
+    smallest = alphabet + len(SPECIAL_PIECES)
+    if vocabulary_size < smallest:
+        raise ValueError(
+            f"vocabulary_size must hold the {len(SPECIAL_PIECES)} special tokens and "
+            f"the alphabet: at least {smallest}. Received: {vocabulary_size}."
+        )

@@ -1,0 +1,177 @@
+"""SentencePiece tokenizers: unigram and byte-pair encoding in one `.model` file."""
+
+import base64
+import io
+import re
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import sentencepiece
+
+from kzoo.tokenizers.base import SPECIAL_IDS, SPECIAL_PIECES, Tokenizer, check_texts
+
+Algorithm = Literal["unigram", "bpe"]
+Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model (Kudo and Richardson, 2018).
+
+    Paper: https://arxiv.org/abs/1808.06226.
+
+    Args:
+        model: the bytes of a `.model` file.
+        **special_ids: `pad_token_id`, `start_token_id`, `end_token_id` and
+            `unknown_token_id`; those left out are read from the model.
+
+    Raises:
+        TypeError: `model` is not bytes.
+        ValueError: `model` is not a SentencePiece model.
+    """
+
+    kind = "sentencepiece"
+    file_name = "tokenizer.model"
+
+    def __init__(self, model: bytes, **special_ids):
+        if not isinstance(model, bytes):
+            raise TypeError(
+                "SentencePieceTokenizer expects the bytes of a .model file. "
+                f"Received: {type(model).__name__}."
+            )
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.load_from_serialized_proto(model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"Not a SentencePiece model ({len(model)} bytes): {error}"
+            ) from error
+        self._model = model
+        own = dict(
+            pad_token_id=self._processor.pad_id(),
+            start_token_id=self._processor.bos_id(),
+            end_token_id=self._processor.eos_id(),
+            unknown_token_id=self._processor.unk_id(),
+        )
+        own = {name: None if id_ < 0 else id_ for name, id_ in own.items()}
+        super().__init__(**{**own, **special_ids})
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocabulary_size: int,
+        *,
+        algorithm: Algorithm = "unigram",
+        byte_fallback: bool = False,
+        character_coverage: float = 1.0,
+        normalization: Normalization = "nmt_nfkc",
+    ) -> "SentencePieceTokenizer":
+        """Learns the pieces from texts, in memory; equal arguments give equal bytes.
+
+        Runs of white space become one space and white space at the ends goes, in
+        training and in `encode`.
+
+        Args:
+            texts: strings, e.g. sentences; empty ones are left out.
+            vocabulary_size: the most ids, special ones included. A small corpus
+                gives fewer: read `vocabulary_size` of the result.
+            algorithm: `"unigram"` (Kudo, 2018) or `"bpe"` (Sennrich et al., 2016).
+            byte_fallback: text outside the vocabulary is written in 256 byte pieces
+                instead of the unknown token.
+            character_coverage: share of the characters' mass that gets pieces of its
+                own; below 1.0 for large alphabets, such as 0.9995 for Japanese.
+            normalization: `"nmt_nfkc"` is Unicode NFKC with white space made
+                uniform, `"nmt_nfkc_cf"` lower-cases too, `"identity"` changes no
+                character.
+
+        Raises:
+            TypeError: `texts` is not an iterable of `str`.
+            ValueError: an unknown option; no text; or a `vocabulary_size` below the
+                corpus's alphabet, whose size is named.
+        """
+        _check_choice("algorithm", algorithm, get_args(Algorithm))
+        _check_choice("normalization", normalization, get_args(Normalization))
+        texts = check_texts(texts, "SentencePieceTokenizer.train")
+        texts = [text for text in texts if text.strip()]
+        if not texts:
+            raise ValueError(
+                "SentencePieceTokenizer.train needs at least one text that is not "
+                "empty. Received: none."
+            )
+        pad, start, end, unknown = SPECIAL_PIECES
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                model_type=algorithm,
+                byte_fallback=byte_fallback,
+                character_coverage=character_coverage,
+                normalization_rule_name=normalization,
+                hard_vocab_limit=False,
+                # Longer texts than this are left out without a word.
+                max_sentence_length=max(
+                    10, *(len(text.encode()) + 1 for text in texts)
+                ),
+                # The threads' partial sums are floats: with another number of
+                # threads the model may differ.
+                num_threads=1,
+                minloglevel=2,
+                pad_id=SPECIAL_IDS["pad_token_id"],
+                bos_id=SPECIAL_IDS["start_token_id"],
+                eos_id=SPECIAL_IDS["end_token_id"],
+                unk_id=SPECIAL_IDS["unknown_token_id"],
+                pad_piece=pad,
+                bos_piece=start,
+                eos_piece=end,
+                unk_piece=unknown,
+            )
+        except RuntimeError as error:
+            small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if small:
+                raise ValueError(
+                    "vocabulary_size must hold the corpus's characters and the special "
+                    f"tokens: at least {small[1]}. Received: {vocabulary_size}. Raise "
+                    "it, or lower character_coverage."
+                ) from error
+            raise ValueError(f"SentencePiece could not train: {error}") from error
+        return cls(model.getvalue())
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids: every id is in [0, vocabulary_size)."""
+        return self._processor.get_piece_size()
+
+    def _encode(self, texts):
+        return self._processor.encode(texts) if texts else []
+
+    def _decode(self, sequences):
+        return self._processor.decode(sequences) if sequences else []
+
+    def _piece(self, token_id):
+        return self._processor.id_to_piece(token_id)
+
+    def _is_special(self, token_id):
+        if token_id == self.unknown_token_id:
+            return False
+        return self._processor.is_control(token_id) or token_id in self._ids.values()
+
+    def _model_bytes(self):
+        return self._model
+
+    def _model_text(self):
+        return base64.b64encode(self._model).decode("ascii")
+
+    @classmethod
+    def _model_from_text(cls, text):
+        return base64.b64decode(text, validate=True)
+
+    @classmethod
+    def _model_from_bytes(cls, content):
+        return content
+
+
+def _check_choice(name, value, choices):
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}. Received: {value!r}.")

@@ -1,0 +1,18 @@
+"""Losses, metrics, schedules and callbacks for `fit`.
+
+B batch, T target length, V vocabulary_size, as in `kzoo.layers`.
+"""
+
+from kzoo.training.callbacks import CheckpointAverage, ResumableCheckpoint
+from kzoo.training.losses import MaskedCrossEntropy
+from kzoo.training.metrics import Perplexity, TokenAccuracy
+from kzoo.training.schedules import WarmupInverseSquareRoot
+
+__all__ = [
+    "CheckpointAverage",
+    "MaskedCrossEntropy",
+    "Perplexity",
+    "ResumableCheckpoint",
+    "TokenAccuracy",
+    "WarmupInverseSquareRoot",
+]

@@ -1,0 +1,274 @@
+"""Callbacks: resume a killed training exactly, average the last epochs."""
+
+import json
+import os
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import keras
+import numpy as np
+from numpy.lib import format as npy_format
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class ResumableCheckpoint(keras.callbacks.Callback):
+    """Saves the whole training state after each epoch; `fit` goes on from there.
+
+    A training that is killed and started again with the same call ends with the same
+    weights as one that was not: the file holds the weights, the optimizer's state,
+    the seeds of dropout, the epoch, and what `stateful` objects give. The data order
+    of an epoch must depend on the epoch or on a `stateful` object: `fit(shuffle=True)`
+    on arrays draws a new order from the global generator and is not repeatable.
+
+    A file is complete or not there: it is written beside, flushed and renamed, so a
+    kill or a full disk leaves the previous one. The epoch of `fit` is restored too;
+    `fit(epochs=10)` after 4 saved epochs runs 6. `keras.callbacks.BackupAndRestore`
+    writes two files in place and deletes them at the end.
+
+    Put it after callbacks that change weights at the end of an epoch.
+
+    Args:
+        path: the file, `.npz`; its folder is made.
+        stateful: name -> object with `get_state()`, giving what JSON can hold, and
+            `set_state(state)`, as grain's iterators have.
+
+    Raises:
+        ValueError: at the start of `fit`, a file that is damaged or of another model
+            or optimizer.
+    """
+
+    def __init__(self, path, stateful=None):
+        super().__init__()
+        self.path = Path(path)
+        self.stateful = dict(stateful or {})
+
+    def saved_epoch(self):
+        """How many epochs the file has seen; 0 without a file."""
+        if not self.path.exists():
+            return 0
+        with _open_arrays(self.path) as (meta, _):
+            return meta["epoch"]
+
+    def on_train_begin(self, logs=None):
+        """Restores the state, when there is a file."""
+        if not self.path.exists():
+            return
+        model = self.model
+        with _open_arrays(self.path) as (meta, read):
+            _check_fits(self.path, meta, self._variables(), self.stateful)
+            for i, variable in enumerate(self._variables()):
+                variable.assign(read(i))
+        for name, thing in self.stateful.items():
+            thing.set_state(meta["stateful"][name])
+        # The attribute that Keras's own BackupAndRestore sets for every trainer.
+        model._initial_epoch = meta["epoch"]
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes the state."""
+        _write_arrays(
+            self.path,
+            self._variables(),
+            {
+                "epoch": epoch + 1,
+                "stateful": {k: v.get_state() for k, v in self.stateful.items()},
+            },
+        )
+
+    def on_train_end(self, logs=None):
+        """Lets the next `fit` of the model count from its own `initial_epoch`."""
+        self.model._initial_epoch = None
+
+    def _variables(self):
+        # `variables` has the seed generators of dropout, `weights` has not.
+        model = self.model
+        if not model.built:
+            raise ValueError(
+                "ResumableCheckpoint needs a built model. Call the model on a batch, "
+                "or its build(), before fit()."
+            )
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return [*model.variables, *model.optimizer.variables]
+
+    def get_config(self):
+        """The arguments of `__init__`, but `stateful`, which lives in this process."""
+        return {"path": str(self.path)}
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the callback from `get_config`'s result."""
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class CheckpointAverage(keras.callbacks.Callback):
+    """Sets the weights, when training ends, to their mean over the last epochs.
+
+    Paper: Attention Is All You Need, Vaswani et al., 2017, section 6.1, averages the
+    last 5 checkpoints of the base model. Only floating-point weights are averaged.
+
+    The weights of the last `last` epochs lie on disk, one file each; averaging reads
+    one variable of one file at a time. So the memory is that of the largest variable,
+    and a training that is killed and resumed averages over the same epochs.
+
+    Args:
+        folder: for the files `epoch-0001.npz` and so on; made when missing. One
+            training's own: files of epochs beyond the current one are removed.
+        last: number of epochs.
+
+    Raises:
+        ValueError: `last` is not positive, or at the end of `fit` a file is damaged
+            or of another model.
+    """
+
+    def __init__(self, folder, last=5):
+        super().__init__()
+        if not last > 0:
+            raise ValueError(
+                f"CheckpointAverage.last must be positive. Received: {last!r}."
+            )
+        self.folder = Path(folder)
+        self.last = last
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes this epoch's weights and removes those no longer needed."""
+        _write_arrays(
+            self.folder / f"epoch-{epoch + 1:04d}.npz",
+            self.model.weights,
+            {"epoch": epoch + 1},
+        )
+        for number, path in self._files():
+            if not epoch + 1 - self.last < number <= epoch + 1:
+                path.unlink()
+
+    def on_train_end(self, logs=None):
+        """Sets the mean."""
+        files = [path for _, path in self._files()][-self.last :]
+        if files:
+            self._assign_mean(files)
+
+    def restore_last(self):
+        """Sets the weights of the last epoch again, to go on training from them.
+
+        Raises:
+            FileNotFoundError: no epoch has been saved.
+        """
+        files = [path for _, path in self._files()]
+        if not files:
+            raise FileNotFoundError(
+                f"{self.folder} has no epoch-*.npz. Run fit() with this callback first."
+            )
+        self._assign_mean(files[-1:])
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {"folder": str(self.folder), "last": self.last}
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the callback from `get_config`'s result."""
+        return cls(**config)
+
+    def _files(self):
+        """(epoch, path) of the files there are, in order of the epoch."""
+        return sorted(
+            (int(path.stem.removeprefix("epoch-")), path)
+            for path in self.folder.glob("epoch-*.npz")
+            if path.stem.removeprefix("epoch-").isdigit()
+        )
+
+    def _assign_mean(self, files):
+        weights = self.model.weights
+        for path in files:
+            with _open_arrays(path) as (meta, _):
+                _check_fits(path, meta, weights)
+        for i, variable in enumerate(weights):
+            if not keras.backend.is_float_dtype(variable.dtype):
+                files_read = files[-1:]
+            else:
+                files_read = files
+            total = 0
+            for path in files_read:
+                with _open_arrays(path) as (_, read):
+                    value = read(i)
+                # float64, because a sum in float32 would round once a file.
+                exact = value.astype(np.float64) if len(files_read) > 1 else value
+                total = total + exact
+            mean = total / len(files_read) if len(files_read) > 1 else total
+            variable.assign(mean.astype(value.dtype))
+
+
+# A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,
+# and `meta.json`. Order and shapes identify a variable: its path has counters that
+# differ from one process to the next. No pickle: reading it runs no code.
+
+
+def _describe(variables):
+    return [
+        [v.path, list(v.shape), keras.backend.standardize_dtype(v.dtype)]
+        for v in variables
+    ]
+
+
+def _write_arrays(path, variables, meta):
+    """Writes the file beside `path`, one variable in memory at a time, and renames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One name, so that what a kill leaves is overwritten by the next write.
+    temporary = path.with_name(f".{path.name}.tmp")
+    meta = {**meta, "variables": _describe(variables)}
+    try:
+        with open(temporary, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                archive.writestr("meta.json", json.dumps(meta))
+                for i, variable in enumerate(variables):
+                    array = keras.ops.convert_to_numpy(variable.value)
+                    if array.dtype.name == "bfloat16":  # .npy has no bfloat16
+                        array = array.astype(np.float32)
+                    with archive.open(f"{i}.npy", "w", force_zip64=True) as entry:
+                        npy_format.write_array(
+                            entry, np.asarray(array), allow_pickle=False
+                        )
+            file.flush()
+            os.fsync(file.fileno())  # the data before the name
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open_arrays(path):
+    """Gives the file's meta and a function from an index to its array."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+
+            def read(i):
+                with archive.open(f"{i}.npy") as entry:
+                    return npy_format.read_array(entry, allow_pickle=False)
+
+            yield json.loads(archive.read("meta.json")), read
+    except (zipfile.BadZipFile, KeyError, EOFError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}). Remove it to start from the beginning."
+        ) from error
+
+
+def _check_fits(path, meta, variables, stateful=()):
+    """Raises `ValueError` when the file is of another model or optimizer."""
+    saved, present = meta["variables"], _describe(variables)
+    problem = None
+    if len(saved) != len(present):
+        problem = f"it has {len(saved)} variables, the training has {len(present)}"
+    for there, here in zip(saved, present, strict=False):
+        if problem is None and there[1:] != here[1:]:
+            problem = f"it has {there}, the training has {here}"
+    if problem is None and set(stateful) != set(meta.get("stateful", ())):
+        problem = (
+            f"it has the state of {sorted(meta.get('stateful', ()))}, the callback "
+            f"has stateful={sorted(stateful)}"
+        )
+    if problem:
+        raise ValueError(
+            f"{path} was written by another training: {problem}. Give another path, "
+            "or remove the file to start from the beginning."
+        )

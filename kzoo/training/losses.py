@@ -1,0 +1,149 @@
+"""Cross-entropy over the tokens that are not padding."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class MaskedCrossEntropy(keras.losses.Loss):
+    """Mean cross-entropy of the target tokens, padding left out.
+
+    With label smoothing e the target distribution is 1 - e on the target plus e / V
+    on every token (Vaswani et al., 2017, section 5.4; Szegedy et al., 2016,
+    https://arxiv.org/abs/1512.00567, section 7).
+
+    Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
+    `sample_weight`, float (B,), (B, 1) or (B, T), or `None`. The result is a float32
+    scalar in nats a token: sum(weight * loss) / sum(weight) over tokens whose id is
+    not `ignore_id`, where the weight is `sample_weight` or 1. It is 0 when no token
+    counts, and NaN when a counted id is outside [0, V).
+
+    Args:
+        label_smoothing: e, in [0, 1).
+        ignore_id: the target id to leave out, usually the padding's.
+        name: of the loss.
+
+    Raises:
+        ValueError: `label_smoothing` is not in [0, 1).
+    """
+
+    def __init__(self, label_smoothing=0.0, ignore_id=0, name="masked_cross_entropy"):
+        # float32 whatever the policy: ids go through this dtype, and bfloat16 holds
+        # integers up to 256 only.
+        super().__init__(
+            name=name, reduction="mean_with_sample_weight", dtype="float32"
+        )
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(
+                "MaskedCrossEntropy.label_smoothing must be in [0, 1). "
+                f"Received: {label_smoothing!r}."
+            )
+        self.label_smoothing = label_smoothing
+        self.ignore_id = ignore_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss; see the class."""
+        weights = token_weights(y_true, self.ignore_id, sample_weight)
+        return super().__call__(y_true, y_pred, sample_weight=weights)
+
+    def call(self, y_true, y_pred):
+        """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
+        return token_cross_entropy(y_true, y_pred, self.ignore_id, self.label_smoothing)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            "label_smoothing": self.label_smoothing,
+            "ignore_id": self.ignore_id,
+            "name": self.name,
+        }
+
+
+def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
+    """The cross-entropy of each token, in nats.
+
+    Args:
+        y_true: int (B, T).
+        logits: float (B, T, V).
+        ignore_id: tokens of this id get 0.
+        label_smoothing: see `MaskedCrossEntropy`.
+
+    Returns:
+        float32 (B, T).
+    """
+    y_true = ops.cast(y_true, "int32")
+    logits = ops.cast(logits, "float32")
+    vocabulary_size = logits.shape[-1]
+    in_range = ops.logical_and(y_true >= 0, y_true < vocabulary_size)
+    compute = (
+        _with_own_gradient
+        if keras.backend.backend() == "tensorflow"
+        else _cross_entropy
+    )
+    loss = compute(ops.where(in_range, y_true, 0), logits, label_smoothing)
+    loss = ops.where(in_range, loss, float("nan"))
+    return ops.where(y_true == ignore_id, 0.0, loss)
+
+
+def _cross_entropy(y_true, logits, label_smoothing):
+    # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
+    # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
+    is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
+    target = ops.sum(ops.where(is_target, logits, 0.0), axis=-1)
+    loss = ops.logsumexp(logits, axis=-1) - target
+    if label_smoothing:
+        # logsumexp - (1 - e) * target - e * mean, regrouped.
+        loss = loss + label_smoothing * (target - ops.mean(logits, axis=-1))
+    return loss
+
+
+def _with_own_gradient(y_true, logits, label_smoothing):
+    """The same where nothing is fused: each pass over the logits counts there."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def cross_entropy(logits):
+        size = logits.shape[-1]
+        p = tf.nn.softmax(logits)
+        # The largest p is at least 1 / V, so its logarithm loses nothing.
+        total = tf.reduce_max(logits, -1) - tf.math.log(tf.reduce_max(p, -1))
+        target = tf.gather(logits, y_true, batch_dims=2)
+        loss = total - target
+        if label_smoothing:
+            loss += label_smoothing * (target - tf.reduce_mean(logits, -1))
+
+        def gradient(upstream):
+            """softmax - (1 - e) * one_hot - e / V, times the upstream gradient."""
+            flat = tf.reshape(p - label_smoothing / size, (-1, size))
+            upstream = tf.reshape(upstream, (-1,))
+            ids = tf.reshape(y_true, (-1,))
+            places = tf.stack([tf.range(tf.size(ids)), ids], axis=1)
+            flat = tf.tensor_scatter_nd_sub(
+                flat * upstream[:, None], places, (1 - label_smoothing) * upstream
+            )
+            return tf.reshape(flat, tf.shape(p))
+
+        return loss, gradient
+
+    return cross_entropy(logits)
+
+
+def token_weights(y_true, ignore_id, sample_weight=None):
+    """The weight of each token: `sample_weight` or 1, and 0 at `ignore_id`.
+
+    Args:
+        y_true: int (B, T).
+        ignore_id: tokens of this id get 0.
+        sample_weight: float (B,), (B, 1) or (B, T), or `None`.
+
+    Returns:
+        float32 (B, T).
+    """
+    # Through an integer dtype: `fit` may hand over ids as floats.
+    weights = ops.cast(ops.cast(y_true, "int32") != ignore_id, "float32")
+    if sample_weight is not None:
+        sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+        while len(sample_weight.shape) < len(weights.shape):
+            sample_weight = ops.expand_dims(sample_weight, -1)
+        weights = weights * sample_weight
+    return weights

@@ -1,0 +1,95 @@
+"""demo, shortened: everything it promises is made and said."""
+
+import json
+
+import keras
+import pytest
+
+from kzoo.cli import demo
+
+
+@pytest.fixture
+def short(monkeypatch):
+    for name, value in dict(PAIRS=256, EPOCHS=1, HELD_OUT=8).items():
+        monkeypatch.setattr(demo, name, value)
+
+
+def test_the_demo_makes_what_its_table_says(run, short, tmp_path):
+    result = run("demo", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "demo"
+    formats = ["onnx"]
+    if keras.backend.backend() == "tensorflow":
+        formats.append("tf_saved_model")
+        assert (folder / "saved_model" / "saved_model.pb").is_file()
+    summary = json.loads((folder / "demo.json").read_text())
+    assert summary["finished"] and summary["training_complete"]
+    assert list(summary["exports"]) == formats
+    assert 0 <= summary["exact_match"] <= 1 and summary["held_out"] == 8
+    for name in ("attention.png", "curve.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    for said in ("scored", "verified", "attention.png", "Now try: kzoo translate"):
+        assert said in result.stdout
+    # One pass over 256 dates teaches nothing, and the demo does not hide it.
+    assert "Below the 97%" in result.stderr
+    weights = (folder / "model" / "model.safetensors").stat().st_size
+    assert weights > 900_000, "the real size of the demo's model"
+
+
+def test_a_slow_machine_ends_the_training_in_time_with_a_small_rate(run):
+    from kzoo.cli.epochs import CosineWithinTime
+
+    class Model:
+        stop_training = False
+
+        class optimizer:
+            learning_rate = None
+
+    rate = CosineWithinTime(1.0, steps=1000, seconds=1e-6)
+    rate.set_model(Model)
+    rate.on_train_begin()
+    rate.on_train_batch_begin(0)
+    assert Model.optimizer.learning_rate == 0.0
+    rate.on_train_batch_end(0)
+    assert Model.stop_training and rate.out_of_time
+
+
+def test_the_rate_follows_the_steps_where_time_is_enough():
+    from kzoo.cli.epochs import CosineWithinTime
+
+    class Model:
+        stop_training = False
+
+        class optimizer:
+            learning_rate = None
+
+    rate = CosineWithinTime(2.0, steps=100, seconds=3600, warmup=0.1)
+    rate.set_model(Model)
+    rate.on_train_begin()
+    rates = []
+    for step in range(100):
+        rate.on_train_batch_begin(step)
+        rates.append(Model.optimizer.learning_rate)
+        rate.on_train_batch_end(step)
+    assert max(rates) == pytest.approx(2.0, rel=1e-3)
+    # Half of the cosine at step 55, by hand: cos(pi / 2) = 0.
+    assert rates[50] == pytest.approx(1 + 0.17365, rel=1e-3)  # cos(4 / 9 * pi)
+    assert rates[0] < 0.5 and rates[-1] < 0.1
+    assert not Model.stop_training and not rate.out_of_time
+
+
+def test_a_folder_that_is_not_the_demo_s_is_left_alone(refused, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "is no folder of `kzoo demo`" in refused("demo", "--out", tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_time_in_which_others_have_the_cores_does_not_count(monkeypatch):
+    from kzoo.cli import epochs
+
+    rate = epochs.CosineWithinTime(1.0, steps=10, seconds=60)
+    rate.on_train_begin()
+    clock, used = epochs.time.perf_counter(), epochs.time.process_time()
+    monkeypatch.setattr(epochs.time, "perf_counter", lambda: clock + 100)
+    monkeypatch.setattr(epochs.time, "process_time", lambda: used + 20)
+    assert rate._elapsed() == pytest.approx(20, abs=1)

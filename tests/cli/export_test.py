@@ -1,0 +1,58 @@
+"""export and verify: a status that scripts can rely on."""
+
+import json
+
+import pytest
+
+from kzoo.tasks import load_task
+
+
+@pytest.fixture(scope="module")
+def artifact(translator, tmp_path_factory):
+    from typer.testing import CliRunner
+
+    from kzoo.cli import app
+
+    folder = tmp_path_factory.mktemp("export")
+    path, report = folder / "onnx", folder / "report.json"
+    arguments = ["export", translator, "--format", "onnx", "--out", path]
+    result = CliRunner().invoke(app, [*map(str, arguments), "--report", str(report)])
+    assert result.exit_code == 0, result.output
+    assert "onnx at" in result.stdout and "forward" in result.stdout
+    assert json.loads(report.read_text())["format"] == "onnx"
+    return path
+
+
+def test_an_export_is_verified_against_its_model(run, artifact, translator):
+    result = run("verify", artifact, "--against", translator)
+    assert result.exit_code == 0, result.output
+    assert "tokens equal" in result.stdout
+
+
+def test_verify_fails_on_another_model(refused, artifact, translator, tmp_path):
+    task = load_task(translator)
+    for variable in task.trainable_variables:
+        variable.assign(variable * 1.5)
+    task.save_folder(tmp_path / "other")
+    refused("verify", artifact, "--against", tmp_path / "other", code=1)
+
+
+def test_what_stands_at_the_path_stays(refused, translator, tmp_path):
+    path = tmp_path / "file.onnx"
+    path.write_text("mine")
+    assert "--overwrite" in refused("export", translator, "--out", path)
+    assert path.read_text() == "mine"
+
+
+def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
+    missing = tmp_path / "missing"
+    assert "does not exist" in refused("verify", missing, "--against", translator)
+    assert "is not a folder" in refused("verify", artifact, "--against", missing)
+    assert "of --format onnx" in refused(
+        *("export", translator, "--out", missing),
+        *("--format", "tf_saved_model", "--portable"),
+    )
+    assert "no folder" in refused(
+        "export", translator, "--out", missing, "--report", missing / "r.json"
+    )
+    assert not missing.exists()

@@ -1,0 +1,107 @@
+"""The command says what it can do, at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+import kzoo
+from kzoo.cli import app, console
+
+COMMANDS = ["demo", "train", "translate", "generate", "export", "verify"]
+
+
+def test_help_imports_neither_keras_nor_numpy():
+    code = (
+        "import sys, kzoo.cli\n"
+        "heavy = {'keras', 'tensorflow', 'jax', 'numpy', 'matplotlib', 'onnx'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_lists_every_command(run):
+    result = run("--help")
+    assert result.exit_code == 0
+    assert [c.name for c in app.registered_commands] == COMMANDS
+    for name in COMMANDS:
+        assert f" {name} " in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(run, command):
+    output = run(command, "--help").output
+    assert "Examples" in output
+    assert output.count(f"kzoo {command} ") >= 2
+
+
+def test_the_version_is_the_package_s(run):
+    assert run("--version").output == f"kzoo {kzoo.__version__}\n"
+
+
+def test_the_module_runs_where_the_script_is_not_installed():
+    result = subprocess.run(
+        [sys.executable, "-m", "kzoo.cli", "translate", "nowhere", "x"],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: nowhere is not a folder.")
+    assert "Traceback" not in result.stderr
+
+
+def _raises(error):
+    @console.one_line_errors
+    def command():
+        raise error
+
+    return command
+
+
+def test_a_bug_in_a_library_keeps_its_traceback():
+    @console.one_line_errors
+    def command():
+        int("x")  # as deep in another library: raised in no file of kzoo's
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        command()
+
+
+def test_a_mistake_that_kzoo_finds_is_one_line(capsys):
+    @console.one_line_errors
+    def command():
+        kzoo.config.StackConfig(vocabulary_size=-1)
+
+    with pytest.raises(Exception) as caught:
+        command()
+    assert caught.value.exit_code == 2
+    assert "vocabulary_size must be positive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (console.Failure("a\nb", 1), 1, "Error: a b"),
+        (OSError(28, "No space left on device", "x"), 2, "x: No space left on device."),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (ModuleNotFoundError("no", name="tensorflow"), 2, "KERAS_BACKEND=jax"),
+    ],
+)
+def test_errors_have_a_line_and_a_status(capsys, error, code, line):
+    with pytest.raises(Exception) as caught:
+        _raises(error)()
+    assert caught.value.exit_code == code
+    written = capsys.readouterr().err
+    assert line in written and written.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1234, "1.2 KB"), (56_700_000, "57 MB")],
+)
+def test_sizes_are_written_for_people(tmp_path, size, text):
+    (tmp_path / "a").write_bytes(b"")
+    with open(tmp_path / "b", "wb") as file:
+        file.truncate(size)
+    assert console.file_size(tmp_path) == text

@@ -1,0 +1,98 @@
+"""translate and generate: a line out for a line in."""
+
+import gzip
+
+import pytest
+
+import kzoo
+from kzoo.tasks import load_task
+
+FEW = ("--max-new-tokens", 6)
+
+
+def test_translate_writes_what_generate_gives(run, translator):
+    sources = ["abc", "fed cab"]
+    expected = load_task(translator).generate(sources, max_new_tokens=6)
+    result = run("translate", translator, *sources, *FEW)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == expected
+    assert result.stderr == ""
+
+
+def test_standard_input_is_read_and_empty_lines_stay(run, translator):
+    alone = run("translate", translator, "abc", *FEW).stdout
+    result = run("translate", translator, *FEW, input="abc\n\nabc\r\n")
+    assert result.stdout == f"{alone}\n{alone}"
+
+
+def test_files_are_read_and_written(run, translator, tmp_path):
+    source, target = tmp_path / "in.gz", tmp_path / "out.txt"
+    source.write_bytes(gzip.compress(b"abc\ncab\n"))
+    result = run("translate", translator, "-i", source, "-o", target, *FEW)
+    assert result.stdout == ""
+    expected = load_task(translator).generate(["abc", "cab"], max_new_tokens=6)
+    assert target.read_text().splitlines() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
+
+
+def test_n_best_lines_have_the_text_s_number_score_and_result(run, translator):
+    result = run("translate", translator, "abc", "cab", "--n-best", 2, "--scores", *FEW)
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    texts, scores = load_task(translator).generate(
+        ["abc", "cab"],
+        max_new_tokens=6,
+        beams=2,
+        num_return_sequences=2,
+        return_scores=True,
+    )
+    assert [row[2] for row in rows] == [text for group in texts for text in group]
+    assert [float(row[1]) for row in rows] == pytest.approx(scores.ravel(), abs=1e-3)
+
+
+def test_generate_continues_the_prompt(run, writer):
+    result = run("generate", writer, "abc", "de", *FEW)
+    assert result.exit_code == 0
+    first, second = result.stdout.splitlines()
+    assert first.startswith("abc") and second.startswith("de")
+    new = load_task(writer).generate(["abc"], max_new_tokens=6)[0]
+    assert first == "abc" + new
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "hint"),
+    [
+        ("translate", "writer", "kzoo generate"),
+        ("generate", "translator", "kzoo translate"),
+    ],
+)
+def test_the_other_kind_of_model_is_refused(refused, request, command, model, hint):
+    assert hint in refused(command, request.getfixturevalue(model), "abc")
+
+
+def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"abc\n\xff\n")
+    assert "line 2: byte 0xff" in refused("translate", translator, "-i", bad)
+    (tmp_path / "empty.txt").write_text("\n")
+    assert "has no text" in refused(
+        "translate", translator, "-i", tmp_path / "empty.txt"
+    )
+    missing = tmp_path / "missing.txt"
+    assert f"{missing}: No such file" in refused("translate", translator, "-i", missing)
+    assert "not both" in refused("translate", translator, "abc", "-i", bad)
+    assert "no folder" in refused(
+        "translate", translator, "abc", "-o", tmp_path / "no" / "out.txt"
+    )
+    assert "is the input" in refused("translate", translator, "-i", bad, "-o", bad)
+    assert bad.read_bytes() == b"abc\n\xff\n"
+
+
+def test_a_folder_that_is_no_model_is_refused(refused, translator, tmp_path):
+    assert "has no config.json" in refused("translate", tmp_path, "abc")
+    (tmp_path / "training").mkdir()
+    assert "not finished" in refused("translate", tmp_path, "abc")
+    task = load_task(translator)
+    task.save_folder(tmp_path)
+    (tmp_path / kzoo.tasks.task.WEIGHTS_FILE).write_bytes(b"no weights")
+    assert "not a safetensors file" in refused("translate", tmp_path, "abc")

@@ -1,0 +1,147 @@
+"""train: from a file to a model; stopped and run again, the same model."""
+
+import json
+
+import pytest
+from safetensors.numpy import load_file
+
+from kzoo.config import ModelConfig
+from kzoo.tasks import load_task
+
+PAIRS = [("abc def"[i % 7 :] + " x" * (i % 3), "fed" * (1 + i % 4)) for i in range(40)]
+PAIRS = [(f"{i} {a}", b) for i, (a, b) in enumerate(PAIRS)]
+QUICK = ("--tokenizer", "character", "--tokens-per-batch", "128", "--average", "1")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A config file smaller than any named size."""
+
+    def write(architecture, **changes):
+        config = ModelConfig.from_size(
+            "tiny",
+            architecture,
+            300,
+            num_layers=1,
+            hidden_dim=16,
+            num_heads=2,
+            intermediate_dim=32,
+            **changes,
+        )
+        path = tmp_path / f"{architecture}.json"
+        path.write_text(json.dumps(config.to_dict()))
+        return path
+
+    return write
+
+
+def test_a_stopped_training_that_is_run_again_gives_the_same_model(
+    run, pairs, small, tmp_path, monkeypatch
+):
+    arguments = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
+    arguments += ("--validation-share", "0")
+    whole = run(*arguments, "--out", tmp_path / "whole", "--epochs", 3)
+    assert whole.exit_code == 0, whole.output
+    assert "3 epochs, loss" in whole.stdout
+    assert "epoch 3/3  loss" in whole.stderr
+
+    # Ctrl-C in the second epoch.
+    from kzoo.cli.epochs import EpochLines
+
+    begin = EpochLines.on_epoch_begin
+
+    def interrupt(self, epoch, logs=None):
+        begin(self, epoch, logs)
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    parts = (*arguments, "--out", tmp_path / "parts", "--epochs", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochLines, "on_epoch_begin", interrupt)
+        stopped = run(*parts)
+    assert stopped.exit_code == 130
+    assert "Stopped after 1 whole epochs" in stopped.stderr
+    assert not (tmp_path / "parts" / "config.json").exists()
+
+    again = run(*parts)
+    assert again.exit_code == 0
+    assert "Going on with the training" in again.stderr
+    assert "epoch 1/3" not in again.stderr
+    one, other = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")
+    )
+    assert one.keys() == other.keys()
+    assert all((one[name] == other[name]).all() for name in one)
+    histories = [
+        json.loads((tmp_path / name / "history.json").read_text())
+        for name in ("whole", "parts")
+    ]
+    losses = [[(r["epoch"], r["loss"]) for r in h] for h in histories]
+    assert losses[0] == losses[1]
+    assert (tmp_path / "parts" / "curve.png").stat().st_size > 1000
+
+    changed = run(*parts[:-2], "--epochs", 3, "--seed", 5)
+    assert changed.exit_code == 2
+    assert "--seed was 0, now 5" in changed.stderr
+    pairs.write_text("other\ttext\n" * 40)
+    changed = run(*parts)
+    assert "the texts of DATA" in changed.stderr
+
+
+def test_running_text_makes_a_language_model_that_generates(
+    run, small, tmp_path, capsys
+):
+    book = tmp_path / "book.txt"
+    book.write_text("the cat sat on the mat.\n" * 60)
+    result = run(
+        *("train", book, "--task", "language-model", "--running", "--length", 16),
+        *("--size", small("decoder"), "--out", tmp_path / "writer", "--epochs", 1),
+        *("--tokens-per-batch", 128),
+    )
+    assert result.exit_code == 0, result.output
+    task = load_task(tmp_path / "writer")
+    assert type(task).__name__ == "CausalLM"
+    (row,) = json.loads((tmp_path / "writer" / "history.json").read_text())
+    assert row["val_loss"] > 0
+    assert task.generate("the", max_new_tokens=2) is not None
+
+
+def test_bad_input_is_refused_before_anything_is_made(
+    refused, pairs, small, tmp_path, translator
+):
+    new = ("--out", tmp_path / "new")
+    lines = pairs.read_text().splitlines()
+    broken = tmp_path / "broken.tsv"
+    broken.write_text("\n".join([*lines[:3], "no tab", *lines[3:]]))
+    few = tmp_path / "few.tsv"
+    few.write_text("a\tb\n")
+
+    def line(*arguments):
+        return refused("train", *arguments)
+
+    assert "line 4: expected" in line(broken, *new)
+    assert "missing.tsv does not exist" in line(tmp_path / "missing.tsv", *new)
+    assert "write tfds:" in line("multi30k", *new)
+    assert "two parallel files. Received: 3" in line(pairs, pairs, pairs, *new)
+    assert "one of tiny, mini" in line(pairs, *new, "--size", "huge")
+    assert "architecture encoder_decoder" in line(
+        pairs, *new, "--size", small("decoder")
+    )
+    assert "expected one of unigram" in line(pairs, *new, "--tokenizer", "words")
+    assert "such as 0,1" in line(pairs, *new, "--columns", "0,")
+    assert "--validation and --validation-share" in line(
+        pairs, *new, "--validation", pairs, "--validation-share", 0.1
+    )
+    assert "--running is for" in line(pairs, *new, "--running")
+    assert "must be positive" in line(pairs, *new, "--learning-rate", 0)
+    assert "too few to hold out" in line(few, *new)
+    assert "is a file" in line(pairs, "--out", pairs)
+    assert "not empty" in line(pairs, "--out", translator)
+    assert not (tmp_path / "new").exists()

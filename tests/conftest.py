@@ -1,0 +1,75 @@
+"""Backends: which tests run where.
+
+`KERAS_BACKEND` chooses the backend, TensorFlow by default. JAX runs everything but
+tests marked `tensorflow`; torch runs the core (`--core`), because tasks, data and
+exports are promised on the other two.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # start-up notices of the C++ side
+os.environ.setdefault("MPLBACKEND", "agg")  # no window
+
+import keras  # noqa: E402 - reads the variables above
+import pytest  # noqa: E402
+
+TESTS = Path(__file__).parent
+
+# Folders and files of the core, whose tests pass on every backend of Keras.
+CORE = {
+    "architecture_test.py",
+    "config_test.py",
+    "generation",
+    "layers",
+    "models",
+    "ops",
+    "reference_test.py",
+    "training",
+}
+
+
+def pytest_addoption(parser):
+    """Adds `--core`."""
+    parser.addoption(
+        "--core",
+        action="store_true",
+        default=keras.backend.backend() == "torch",
+        help="only the tests that pass on every backend (the default on torch)",
+    )
+
+
+def pytest_report_header():
+    """Names the backend at the top of the report."""
+    return f"keras {keras.__version__} on {keras.backend.backend()}"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out, before its imports run, what is not the core."""
+    if not config.getoption("--core") or TESTS not in collection_path.parents:
+        return None
+    return collection_path.relative_to(TESTS).parts[0] not in CORE or None
+
+
+def pytest_collection_modifyitems(items):
+    """Skips tests marked `tensorflow` where it is not the backend."""
+    if keras.backend.backend() == "tensorflow" and importlib.util.find_spec(
+        "tensorflow"
+    ):
+        return
+    for item in items:
+        if item.get_closest_marker("tensorflow"):
+            item.add_marker(pytest.mark.skip(reason="needs the TensorFlow backend"))
+
+
+@pytest.fixture(autouse=True)
+def _clean_keras():
+    """Every test starts in float32 with the same seed, whatever the one before did."""
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")

@@ -1,0 +1,454 @@
+"""Claims about batches: nothing lost, nothing twice, few shapes, exact resume."""
+
+import itertools
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kzoo.data import bucketed_batches, choose_buckets, packed_blocks, padded_batch
+
+PAIR_LENGTHS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=80
+)
+
+
+def make_examples(lengths):
+    """Two features; every id tells its example, feature and position apart."""
+    return {
+        name: [
+            [1 + 10_000 * number + 100 * example + place for place in range(length)]
+            for example, length in enumerate(column)
+        ]
+        for number, (name, column) in enumerate(
+            zip(
+                ("encoder_token_ids", "decoder_token_ids"),
+                zip(*lengths, strict=True),
+                strict=True,
+            )
+        )
+    }
+
+
+def rows_of(batches, pad=0):
+    """Every row that is not all padding, as (source ids, target ids)."""
+    rows = []
+    for batch in batches:
+        for source, target in zip(
+            batch["encoder_token_ids"], batch["decoder_token_ids"], strict=True
+        ):
+            row = tuple(
+                tuple(i for i in ids.tolist() if i != pad) for ids in (source, target)
+            )
+            if any(row):
+                rows.append(row)
+    return Counter(rows)
+
+
+def expected_rows(examples):
+    return Counter(zip(*(map(tuple, ids) for ids in examples.values()), strict=True))
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[name], other[name]) for name in one
+    )
+
+
+@given(
+    PAIR_LENGTHS,
+    st.integers(1, 9),
+    st.integers(1, 6),
+    st.integers(0, 2**63 - 1),
+    st.booleans(),
+    st.sampled_from(["fill", "keep"]),
+)
+def test_every_example_is_in_every_epoch_once(
+    lengths, batch_size, buckets, seed, shuffle, remainder
+):
+    examples = make_examples(lengths)
+    batches = bucketed_batches(
+        examples,
+        batch_size=batch_size,
+        buckets=buckets,
+        seed=seed,
+        shuffle=shuffle,
+        remainder=remainder,
+    )
+    size = len(batches)
+    for epoch in (0, 1, 5):
+        of_epoch = [batches[epoch * size + place] for place in range(size)]
+        assert rows_of(of_epoch) == expected_rows(examples)
+    assert rows_of(batches) == expected_rows(examples)
+
+
+@given(PAIR_LENGTHS, st.integers(1, 9))
+def test_dropped_remainders_are_less_than_a_batch_a_bucket(lengths, batch_size):
+    examples = make_examples(lengths)
+    try:
+        batches = bucketed_batches(examples, batch_size=batch_size, remainder="drop")
+    except ValueError as error:
+        assert "no bucket has enough" in str(error)
+        return
+    rows = rows_of(batches)
+    assert not rows - expected_rows(examples)
+    assert rows.total() == len(batches) * batch_size
+    missing = expected_rows(examples).total() - rows.total()
+    assert missing <= len(batches.report.buckets) * (batch_size - 1)
+
+
+@given(PAIR_LENGTHS, st.integers(1, 9), st.integers(1, 6))
+def test_shapes_are_few_and_known(lengths, batch_size, buckets):
+    batches = bucketed_batches(
+        make_examples(lengths), batch_size=batch_size, buckets=buckets, multiple=8
+    )
+    seen = {
+        (batch["encoder_token_ids"].shape[1], batch["decoder_token_ids"].shape[1])
+        for batch in batches
+    }
+    assert seen == set(batches.shapes)
+    assert len(seen) <= buckets
+    assert all(length % 8 == 0 for shape in seen for length in shape)
+    assert {len(ids) for batch in batches for ids in batch.values()} == {batch_size}
+    assert all(ids.dtype == np.int32 for batch in batches for ids in batch.values())
+
+
+@given(PAIR_LENGTHS, st.integers(0, 400), st.integers(0, 99))
+def test_a_batch_needs_none_before_it(lengths, index, seed):
+    examples = make_examples(lengths)
+    first = bucketed_batches(examples, batch_size=4, seed=seed)
+    again = bucketed_batches(examples, batch_size=4, seed=seed)
+    for earlier in range(min(index, 5)):
+        first[earlier]
+    assert equal(first[index], again[index])
+    assert equal(pickle.loads(pickle.dumps(first))[index], first[index])
+
+
+def test_training_resumes_exactly_within_and_between_epochs():
+    examples = make_examples([(n % 17 + 1, n % 13 + 1) for n in range(90)])
+    batches = bucketed_batches(examples, batch_size=8, seed=5)
+    whole = list(batches.to_grain(epochs=3))
+    assert len(whole) == 3 * len(batches)
+    for start in (1, len(batches), 2 * len(batches) + 3):
+        rest = list(batches.to_grain(epochs=3, start=start))
+        assert len(rest) == len(whole) - start
+        assert all(map(equal, rest, whole[start:]))
+
+
+def test_orders_differ_between_epochs_and_seeds():
+    examples = make_examples([(5, 5)] * 64)
+    batches = bucketed_batches(examples, batch_size=8, seed=1)
+    other = bucketed_batches(examples, batch_size=8, seed=2)
+    assert not equal(batches[0], batches[len(batches)])
+    assert not equal(batches[0], other[0])
+
+
+def test_without_shuffle_examples_keep_their_order_in_a_bucket():
+    batches = bucketed_batches(
+        [[1], [2, 2], [3], [4]], batch_size=2, buckets=[1, 2], shuffle=False
+    )
+    rows = [batch["token_ids"].tolist() for batch in batches]
+    assert rows == [[[1], [3]], [[4], [0]], [[2, 2], [0, 0]]]
+    assert equal(batches[0], batches[3])
+
+
+def test_an_example_goes_to_the_cheapest_bucket_that_it_fits():
+    batches = bucketed_batches(
+        {"source": [[1] * 3, [2] * 7, [3] * 3], "target": [[1] * 3, [2] * 3, [3] * 7]},
+        batch_size=1,
+        buckets=[(8, 8), (4, 4), (4, 8)],
+        shuffle=False,
+    )
+    shapes = [(b["source"].shape[1], b["target"].shape[1]) for b in batches]
+    assert shapes == [(4, 4), (4, 8), (8, 8)]
+    assert [int(batch["source"].max()) for batch in batches] == [1, 3, 2]
+
+
+def test_a_token_budget_bounds_the_targets_of_a_batch():
+    examples = make_examples([(n % 39 + 1, n % 31 + 1) for n in range(600)])
+    batches = bucketed_batches(examples, tokens_per_batch=256)
+    for batch in batches:
+        rows, length = batch["decoder_token_ids"].shape
+        assert rows * length <= 256
+        assert rows == 256 // length or rows % 8 == 0
+        assert (rows + 8) * length > 256
+    assert rows_of(batches) == expected_rows(examples)
+    tiny = bucketed_batches(examples, tokens_per_batch=1)
+    assert {len(batch["decoder_token_ids"]) for batch in tiny} == {1}
+
+
+def test_the_report_counts_what_the_batches_hold():
+    examples = make_examples([(n % 30 + 1, n % 20 + 1) for n in range(200)])
+    for remainder in ("fill", "keep"):
+        batches = bucketed_batches(examples, batch_size=16, remainder=remainder)
+        places = sum(ids.size for batch in batches for ids in batch.values())
+        used = sum(int((ids != 0).sum()) for b in batches for ids in b.values())
+        assert batches.report.padding == pytest.approx(1 - used / places)
+        assert batches.report.num_examples == 200
+        assert len(batches) == sum(bucket[3] for bucket in batches.report.buckets)
+    assert str(batches.report).startswith("200 examples, ")
+
+
+def test_padding_of_sentence_like_lengths_is_below_a_fifth():
+    draw = np.random.default_rng(0)
+    source = draw.gamma(6.0, 2.5, 4_000).astype(int) + 3
+    target = np.maximum(2, source + draw.integers(-3, 4, 4_000))
+    examples = {
+        "encoder_token_ids": [[1] * n for n in source],
+        "decoder_token_ids": [[1] * n for n in target],
+    }
+    batches = bucketed_batches(examples, batch_size=32)
+    assert batches.report.padding < 0.2
+    one = bucketed_batches(examples, batch_size=32, buckets=1)
+    assert one.report.padding > 0.5
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_chosen_buckets_pad_least_of_all_cuts(lengths, count, rows):
+    def places(shapes):
+        total = 0
+        left = list(lengths)
+        for shape in shapes:  # by longest feature, as the cuts are
+            inside = [each for each in left if max(each) <= max(shape)]
+            left = [each for each in left if max(each) > max(shape)]
+            total += -(-len(inside) // rows) * rows * sum(shape)
+        return total
+
+    ordered = sorted({max(each) for each in lengths})
+    least = np.inf
+    for number in range(min(count, len(ordered))):
+        for cuts in itertools.combinations(ordered[:-1], number):
+            shapes, below = [], 0
+            for end in (*cuts, ordered[-1]):
+                inside = [each for each in lengths if below < max(each) <= end]
+                shapes.append(tuple(np.max(inside, axis=0)))
+                below = end
+            least = min(least, places(shapes))
+    chosen = choose_buckets(
+        np.array(lengths), count, multiple=1, rows_of=lambda shape: rows
+    )
+    assert places(sorted(chosen, key=max)) == least
+    assert len(chosen) <= count
+
+
+def test_many_lengths_are_bucketed_in_reasonable_time():
+    lengths = np.arange(1, 20_000)
+    shapes = choose_buckets(lengths, 4, multiple=1)
+    assert len(shapes) == 4
+    assert shapes[-1] == (19_999,)
+
+
+def test_too_long_examples_are_an_error_that_counts_them():
+    with pytest.raises(
+        ValueError,
+        match=r"2 of 3 examples are too long: example 1 .*'token_ids': 5.*: 4}",
+    ):
+        bucketed_batches([[1], [1] * 5, [1] * 6], batch_size=1, max_length=4)
+    with pytest.raises(ValueError, match="1 of 1 examples are too long"):
+        bucketed_batches([[1] * 9], batch_size=1, buckets=[4, 8], too_long="drop")
+
+
+def test_too_long_examples_are_cut_or_left_out_when_asked():
+    examples = {"source": [[1] * 3, [2] * 9], "target": [[3] * 3, [4, 5, 6, 7]]}
+    options = dict(batch_size=1, shuffle=False, max_length={"source": 6})
+    cut = bucketed_batches(examples, too_long="truncate", **options)
+    assert cut.report.num_truncated == 1
+    # The limit is no multiple of 4, and no row is longer than it.
+    assert cut[1]["source"].tolist() == [[2] * 6]
+    assert cut[1]["target"].tolist() == [[4, 5, 6, 7]]
+    left = bucketed_batches(examples, too_long="drop", **options)
+    assert (left.report.num_dropped, left.report.num_examples) == (1, 1)
+    assert len(left) == 1
+
+
+def test_truncation_to_given_buckets_keeps_the_limit():
+    batches = bucketed_batches(
+        [[1] * 9], batch_size=1, buckets=[8], max_length=5, too_long="truncate"
+    )
+    assert batches[0]["token_ids"].tolist() == [[1] * 5 + [0] * 3]
+
+
+def test_validation_can_reuse_the_shapes_of_training():
+    train = bucketed_batches(
+        make_examples([(n % 30 + 1, n % 20 + 1) for n in range(99)]), batch_size=4
+    )
+    validation = bucketed_batches(
+        make_examples([(7, 9), (30, 2), (1, 1)]), batch_size=4, buckets=train.shapes
+    )
+    assert set(validation.shapes) <= set(train.shapes)
+
+
+def test_numbers_are_features_too():
+    batches = bucketed_batches(
+        {"token_ids": [[5], [6, 7], [8]], "label": [2, 0, 1], "score": [0.5, 1.5, 2.0]},
+        batch_size=2,
+        buckets=1,
+        multiple=1,
+        shuffle=False,
+        pad_ids={"token_ids": 9, "label": -1},
+    )
+    assert batches[1]["token_ids"].tolist() == [[8, 9], [9, 9]]
+    assert batches[1]["label"].tolist() == [1, -1]
+    assert batches[1]["score"].tolist() == [2.0, 0.0]
+    assert (batches[0]["label"].dtype, batches[0]["score"].dtype) == (
+        np.int32,
+        np.float32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("examples", "options", "error", "message"),
+    [
+        ([[1], []], {}, ValueError, "Example 1 of 'token_ids' is empty"),
+        ([[1], 2], {}, TypeError, "Example 1 of 'token_ids' must be a sequence"),
+        ([[1.5]], {}, TypeError, "dtype float64"),
+        (["text"], {}, TypeError, "'token_ids' must hold a sequence of ids or a"),
+        ([], {}, ValueError, "at least one example"),
+        ({"a": [[1]], "b": []}, {}, ValueError, "{'a': 1, 'b': 0}"),
+        ({"label": [1]}, {}, ValueError, "At least one feature must hold sequences"),
+        (7, {}, TypeError, "Received: int"),
+        ([[1]], {"tokens_per_batch": 8}, ValueError, "either batch_size or tokens"),
+        ([[1]], {"batch_size": None}, ValueError, "either batch_size or tokens"),
+        ([[1]], {"batch_size": 0}, ValueError, "at least 1"),
+        ([[1]], {"too_long": "cut"}, ValueError, "too_long must be one of"),
+        ([[1]], {"remainder": "no"}, ValueError, "remainder must be one of"),
+        ([[1]], {"buckets": [(4, 4)]}, ValueError, "buckets must be lengths"),
+        ([[1]], {"buckets": 0}, ValueError, "count=0"),
+        ([[1]], {"max_length": {"a": 1}}, ValueError, r"max_length names \['a'\]"),
+        ([[1]], {"max_length": 0}, ValueError, "max_length must be at least 1"),
+        ([[1]], {"pad_ids": {"a": 1}}, ValueError, r"pad_ids names \['a'\]"),
+        ([[1]], {"seed": -1}, ValueError, "Received: -1"),
+        ([[1]], {"batch_size": 2, "remainder": "drop"}, ValueError, "no batch"),
+    ],
+)
+def test_wrong_arguments_are_named(examples, options, error, message):
+    with pytest.raises(error, match=message):
+        bucketed_batches(examples, **{"batch_size": 1, **options})
+
+
+def test_batches_outside_are_refused():
+    batches = bucketed_batches([[1]], batch_size=1)
+    with pytest.raises(IndexError, match="Received: -1"):
+        batches[-1]
+    with pytest.raises(ValueError, match=r"start must be a batch in \[0, 2\)"):
+        batches.to_grain(epochs=2, start=2)
+
+
+def same_shape_first():
+    """Batches whose first two have one shape, and later ones another."""
+    batches = bucketed_batches(
+        [[1]] * 4 + [[1] * 9], batch_size=2, buckets=[1, 9], shuffle=False
+    )
+    assert [b["token_ids"].shape for b in batches] == [(2, 1), (2, 1), (2, 9)]
+    return batches
+
+
+def to_fit(batch):
+    return batch["token_ids"], np.ones((len(batch["token_ids"]), 1), np.float32)
+
+
+def test_keras_fits_on_the_batches():
+    keras = pytest.importorskip("keras")
+    batches = same_shape_first()
+    tensorflow = keras.backend.backend() == "tensorflow"
+    make = batches.to_tf_data if tensorflow else batches.to_grain
+    model = keras.Sequential(
+        [
+            keras.layers.Embedding(10, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    history = model.fit(
+        make(transform=to_fit),
+        epochs=2,
+        steps_per_epoch=len(batches),
+        shuffle=False,
+        verbose=0,
+    )
+    assert len(history.history["loss"]) == 2
+
+
+def test_tf_data_gives_the_same_batches():
+    pytest.importorskip("tensorflow")
+    batches = same_shape_first()
+    dataset = batches.to_tf_data(epochs=2, start=1)
+    assert int(dataset.cardinality()) == 5
+    spec = dataset.element_spec["token_ids"]
+    assert (spec.shape.as_list(), spec.dtype.name) == ([None, None], "int32")
+    expected = [batches[index] for index in range(1, 6)]
+    assert all(map(equal, dataset.as_numpy_iterator(), expected))
+
+
+@given(st.lists(st.lists(st.integers(1, 99), max_size=9), max_size=6))
+def test_padded_rows_hold_their_sequence_at_the_chosen_side(sequences):
+    right = padded_batch(sequences, 10, pad_id=0)
+    left = padded_batch(sequences, 10, pad_id=0, side="left")
+    assert right.shape == left.shape == (len(sequences), 10)
+    for ids, on_right, on_left in zip(sequences, right, left, strict=True):
+        assert on_right.tolist() == ids + [0] * (10 - len(ids))
+        assert on_left.tolist() == [0] * (10 - len(ids)) + ids
+
+
+def test_padded_length_is_that_of_the_longest_or_a_multiple():
+    assert padded_batch([[1], [2, 3, 4]]).shape == (2, 3)
+    assert padded_batch([[1], [2, 3, 4]], multiple=8).shape == (2, 8)
+    assert padded_batch([[7]], 2, pad_id=5).tolist() == [[7, 5]]
+    with pytest.raises(ValueError, match="longest sequence, 3 ids. Received: length=2"):
+        padded_batch([[1, 2, 3]], 2)
+    with pytest.raises(ValueError, match="side must be"):
+        padded_batch([[1]], side="top")
+
+
+def test_blocks_cut_running_text_with_and_without_overlap():
+    ids = np.arange(10)
+    assert packed_blocks(ids, 4).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert packed_blocks(ids, 4, overlap=1).tolist() == [
+        [0, 1, 2, 3],
+        [3, 4, 5, 6],
+        [6, 7, 8, 9],
+    ]
+    for arguments, message in [
+        (dict(length=11), "at least length=11 ids. Received: 10"),
+        (dict(length=4, overlap=4), "overlap=4, length=4"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            packed_blocks(ids, **arguments)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\)"):
+        packed_blocks([[1, 2], [3, 4]], 2)
+
+
+@given(st.integers(1, 60), st.integers(2, 9))
+def test_with_overlap_one_every_id_but_the_first_is_predicted_once(size, length):
+    size = max(size, length)
+    blocks = packed_blocks(np.arange(size), length, overlap=1)
+    predicted = blocks[:, 1:].ravel().tolist()
+    assert predicted == list(range(1, len(predicted) + 1))
+    assert size - 1 - len(predicted) < length - 1
+
+
+def test_importing_data_imports_no_framework():
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    code = (
+        "import sys, kzoo.data; "
+        "print({'keras', 'tensorflow', 'grain', 'jax'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "set()", done.stderr

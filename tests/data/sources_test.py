@@ -1,0 +1,207 @@
+"""Claims about readers: what they give, and what they refuse by file and line."""
+
+import gzip
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from kzoo.data import DataError, load_pairs, load_texts
+
+SHARED = Path(__file__).parents[2] / ".." / "shared"
+needs_corpora = pytest.mark.skipif(
+    not (SHARED / "data").exists(), reason="the corpora are not here"
+)
+needs_tfds_data = pytest.mark.skipif(
+    not (SHARED / "tfds").exists(), reason="the prepared TFDS data sets are not here"
+)
+
+
+def write(path, content):
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_tab_separated_columns_are_chosen_by_number(tmp_path, name):
+    path = write(tmp_path / name, "one\teins\tun\ntwo\tzwei\tdeux\n")
+    assert load_pairs(path) == [("one", "eins"), ("two", "zwei")]
+    assert load_pairs(str(path), columns=(2, 0)) == [("un", "one"), ("deux", "two")]
+    assert load_texts(path, column=1) == ["eins", "zwei"]
+
+
+def test_two_files_are_joined_line_by_line(tmp_path):
+    english = write(tmp_path / "a.en.gz", "one\ntwo")
+    german = write(tmp_path / "a.de", "eins \r\nzwei\r\n")
+    assert load_pairs((english, german)) == [("one", "eins"), ("two", "zwei")]
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    odd = "a\u0085b\u2028c\x0cd\x1ee\rf"
+    path = write(tmp_path / "texts", f"{odd}\nsecond\n")
+    assert load_texts(path) == [odd, "second"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = write(tmp_path / "texts", "\ufeffone\ntwo\n")
+    assert load_texts(path) == ["one", "two"]
+
+
+def test_a_whole_file_is_kept_as_it_is(tmp_path):
+    text = "First:\n\n  spaces \r\n"
+    assert load_texts(write(tmp_path / "t.gz", text), whole=True) == [text]
+
+
+def test_a_folder_has_a_file_a_language_and_split(tmp_path):
+    write(tmp_path / "en.train.txt", "one\ntwo\n")
+    write(tmp_path / "de.train.txt", "eins\nzwei\n")
+    write(tmp_path / "en.test.txt", "three\n")
+    write(tmp_path / "de.test.txt", "drei\n")
+    expected = [("eins", "one"), ("zwei", "two")]
+    assert load_pairs(tmp_path, columns=("de", "en")) == expected
+    assert load_pairs(tmp_path, columns=("en", "de"), split="test") == [
+        ("three", "drei")
+    ]
+    write(tmp_path / "README.md", "not data")
+    assert load_pairs(tmp_path, columns=("de", "en")) == expected
+    with pytest.raises(DataError, match=r"fr\.train\.txt does not exist.*de\.test"):
+        load_pairs(tmp_path, columns=("en", "fr"))
+    with pytest.raises(ValueError, match=r"two languages.*\['de', 'en'\]"):
+        load_pairs(tmp_path)
+
+
+def test_a_folder_reads_as_translate_folder_of_tfds_reads_it(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    write(tmp_path / "en.train.txt", "one\ntwo\n")
+    write(tmp_path / "de.train.txt", "eins\nzwei\n")
+    builder = tfds.folder_dataset.TranslateFolder(str(tmp_path))
+    theirs = [
+        (row["en"].decode(), row["de"].decode())
+        for row in tfds.as_numpy(builder.as_dataset(split="train"))
+    ]
+    assert load_pairs(tmp_path, columns=("en", "de")) == theirs
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a\tb\nc\n", "f.tsv, line 2: expected at least 2 .*Received: 1"),
+        ("a\tb\nc\td\te\n", "f.tsv, line 2: expected 2 .*line 1. Received: 3"),
+        ("a\tb\n\t\nc\td\n", "f.tsv, line 2 is empty"),
+        ("a\tb\nc\t \n", "f.tsv, line 2: column 1 is empty"),
+        ("a\tb\n\n", "f.tsv, line 2 is empty"),
+        ("", "f.tsv is empty"),
+        ("\n", "f.tsv is empty"),
+        (b"a\tb\nc\t\xe4\n", "f.tsv, line 2: byte 0xe4 at offset 6 is not UTF-8"),
+        (b"\x1f\x8bnot gzip", "f.tsv is not a whole gzip file"),
+        (gzip.compress(b"a\tb\n" * 99)[:-9], "f.tsv is not a whole gzip file"),
+    ],
+)
+def test_a_bad_tab_separated_file_is_named_with_its_line(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        load_pairs(write(tmp_path / "f.tsv", content))
+
+
+def test_ragged_rows_are_read_when_asked_for(tmp_path):
+    path = write(tmp_path / "f.tsv", "a\tb\nc\td\te\n")
+    assert load_pairs(path, extra_columns=True) == [("a", "b"), ("c", "d")]
+
+
+def test_files_of_different_length_name_both_and_the_first_lone_line(tmp_path):
+    a, b = write(tmp_path / "a", "1\n2\n3\n"), write(tmp_path / "b", "1\n2\n")
+    with pytest.raises(DataError, match="a has 3 lines and .*b has 2: line 3 has no"):
+        load_pairs((a, b))
+
+
+def test_an_empty_line_and_a_missing_file_are_named(tmp_path):
+    path = write(tmp_path / "texts", "one\n  \ntwo\n")
+    with pytest.raises(DataError, match="texts, line 2 is empty.*whole=True"):
+        load_texts(path)
+    for read in (load_pairs, load_texts):
+        with pytest.raises(DataError, match="absent.txt does not exist"):
+            read(tmp_path / "absent.txt")
+    with pytest.raises(DataError, match="is a folder"):
+        load_texts(tmp_path)
+    with pytest.raises(DataError, match="no files named"):
+        load_pairs(tmp_path, columns=("en", "de"))
+
+
+def test_options_that_do_not_fit_the_source_are_refused(tmp_path):
+    path = write(tmp_path / "f.tsv", "a\tb\n")
+    for columns in [("a", "b"), (0,), (0, -1), (0, True), "01"]:
+        with pytest.raises(ValueError, match="columns must be two column numbers"):
+            load_pairs(path, columns=columns)
+    with pytest.raises(ValueError, match="no meaning for two parallel files"):
+        load_pairs((path, path), columns=(0, 1))
+    with pytest.raises(ValueError, match="Received: 3 files"):
+        load_pairs((path, path, path))
+    with pytest.raises(ValueError, match="excludes column"):
+        load_texts(path, column=0, whole=True)
+
+
+@needs_corpora
+def test_real_parallel_files_have_their_published_sizes():
+    folder = SHARED / "data" / "multi30k"
+    sizes = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000}
+    for split, size in sizes.items():
+        pairs = load_pairs((folder / f"{split}.en.gz", folder / f"{split}.de.gz"))
+        assert len(pairs) == size
+    assert len(load_pairs(SHARED / "data" / "spa_eng" / "spa.txt.gz")) == 118_964
+    path = SHARED / "data" / "stsb" / "sts-train.tsv.gz"
+    assert len(load_pairs(path, columns=(5, 6), extra_columns=True)) == 5_749
+    with pytest.raises(DataError, match=r"sts-train.tsv.gz, line 5553: expected 7"):
+        load_pairs(path, columns=(5, 6))
+    (text,) = load_texts(
+        SHARED / "data" / "tinyshakespeare" / "input.txt.gz", whole=True
+    )
+    assert len(text) == 1_115_394
+
+
+@needs_tfds_data
+def test_prepared_tfds_data_sets_are_read(monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(SHARED / "tfds"))
+    pairs = load_pairs("tfds:imdb_reviews", split="test[:4]")
+    assert len(pairs) == 4
+    assert {label for _, label in pairs} <= {"0", "1"}
+    assert load_pairs(
+        "tfds:imdb_reviews", columns=("label", "text"), split="test[:4]"
+    ) == [(label, text) for text, label in pairs]
+    texts = load_texts("tfds:imdb_reviews", split="test[:4]")
+    assert texts == [text for text, _ in pairs]
+    (text,) = load_texts("tfds:tiny_shakespeare", whole=True)
+    assert len(text) > 1_000_000
+    with pytest.raises(DataError, match="no split 'dev'; it has"):
+        load_pairs("tfds:imdb_reviews", split="dev")
+    with pytest.raises(DataError, match=r"among its features \['label', 'text'\]"):
+        load_pairs("tfds:imdb_reviews", columns=("text", "stars"))
+
+
+def test_an_unknown_tfds_data_set_is_named_with_its_like():
+    pytest.importorskip("tensorflow_datasets")
+    with pytest.raises(DataError, match="no data set 'imdb_review'.*imdb_reviews"):
+        load_pairs("tfds:imdb_review")
+
+
+def test_an_unprepared_tfds_data_set_offline_is_an_error_at_once(monkeypatch, tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+
+    def refuse(address, timeout):
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(DataError, match="offline.*TFDS_DATA_DIR") as caught:
+        load_pairs("tfds:ted_hrlr_translate/pt_to_en")
+    assert re.search(str(tmp_path), str(caught.value))
+
+
+def test_tfds_missing_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match="pip install tensorflow tensorflow-datasets"):
+        load_pairs("tfds:imdb_reviews")

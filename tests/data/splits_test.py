@@ -1,0 +1,35 @@
+"""Claims about splitting by the source side."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzoo.data import split_examples
+
+PAIRS = st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)))
+
+
+@given(PAIRS, st.integers(0, 9))
+def test_every_example_is_in_one_split_and_no_source_in_two(pairs, seed):
+    splits = split_examples(pairs, seed=seed, validation=0.3, test=0.3)
+    assert sorted(sum(splits.values(), [])) == sorted(pairs)
+    sources = [{source for source, _ in split} for split in splits.values()]
+    assert sum(len(each) for each in sources) == len(set.union(*sources))
+
+
+@given(PAIRS, PAIRS)
+def test_a_grown_corpus_moves_no_example(pairs, more):
+    small, large = split_examples(pairs), split_examples(pairs + more)
+    for name, examples in small.items():
+        assert large[name][: len(examples)] == examples
+
+
+def test_shares_are_met():
+    splits = split_examples([f"text {n}" for n in range(20_000)])
+    assert len(splits["test"]) == pytest.approx(2_000, abs=150)
+    assert len(splits["validation"]) == pytest.approx(2_000, abs=150)
+
+
+def test_shares_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match="validation=0.5, test=0.5"):
+        split_examples(["a"], validation=0.5, test=0.5)

@@ -1,0 +1,317 @@
+"""Artifacts: what they hold, that they are verified, that failure leaves nothing."""
+
+import errno
+import json
+import pathlib
+
+import keras
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import kzoo
+from kzoo.exporters import ExportError, verify
+from kzoo.exporters.checks import compare, reference
+from kzoo.exporters.report import ExportReport
+from kzoo.ops import onnx_file
+from tests.harness import perturb
+
+SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+MODERN = dict(
+    norm="rms_norm",
+    feed_forward="gated",
+    activation="silu",
+    use_bias=False,
+    num_key_value_heads=1,
+    tie_head=False,
+)
+
+
+def make(kind=kzoo.Seq2SeqLM, vocabulary_size=29, **changes):
+    model = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
+    perturb(model.named_variables().values())
+    return model
+
+
+def check(report):
+    assert {c["function"] for c in report.checks} == {"forward", "generate"}
+    assert all(c["difference"] <= 1e-4 for c in report.checks)
+    generated = [c for c in report.checks if c["function"] == "generate"]
+    assert all(c["tokens_equal"] for c in generated)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.CausalLM, dict(positions="learned", norm_position="post")),
+        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
+        (kzoo.CausalLM, dict(positions="relative", activation="gelu")),
+        (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh")),
+        (kzoo.Seq2SeqLM, dict(positions="sinusoidal", num_key_value_heads=2)),
+        (kzoo.Seq2SeqLM, dict(positions="relative", norm="rms_norm", head_scale=0.25)),
+        (kzoo.Seq2SeqLM, dict(norm_position="post", head_bias=True)),
+    ],
+)
+def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
+    path = tmp_path / "model"
+    report = make(kind, **changes).export(path, format="onnx", portable=portable)
+    check(report)
+    for name in ("forward", "generate"):
+        model = onnx.load(path / f"{name}.onnx")
+        onnx.checker.check_model(path / f"{name}.onnx")
+        assert model.opset_import[0].version == (18 if portable else 23)
+        assert [o.domain for o in model.opset_import] == [""]
+    attentions = 2 if kind is kzoo.CausalLM else 6  # self, and cross in decoders
+    fused = report.operators["forward"].get("Attention", 0)
+    assert fused == (0 if portable else attentions)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
+        (kzoo.Seq2SeqLM, dict(norm_position="post")),
+    ],
+)
+def test_saved_model_gives_forward_and_generate(tmp_path, kind, changes):
+    report = make(kind, **changes).export(tmp_path / "model")
+    check(report)
+    assert "fresh process" in report.runtime
+    served = report.functions["serving_default"]["inputs"]
+    assert all(dtype == "int32" for dtype, _ in served.values())
+
+
+def test_names_dtypes_axes_and_defaults(tmp_path):
+    model = make()
+    path = tmp_path / "translator.onnx"
+    model.export(path, format="onnx")
+    session = onnxruntime.InferenceSession(path)
+    (ids,) = session.get_inputs()
+    assert (ids.name, ids.type) == ("encoder_token_ids", "tensor(int64)")
+    assert ids.shape == ["batch", "sequence"]
+    options = {i.name: i.type for i in session.get_overridable_initializers()}
+    assert options == {
+        "max_new_tokens": "tensor(int64)",
+        "beams": "tensor(int64)",
+        "num_return_sequences": "tensor(int64)",
+        "length_penalty": "tensor(float)",
+        "early_stopping": "tensor(bool)",
+    }
+    prompt = np.array([[5, 6, 7], [8, 9, 0]])
+    sequences, scores = session.run(None, {"encoder_token_ids": prompt})
+    assert sequences.shape[:2] == scores.shape == (2, 1)
+    assert sequences.shape[2] <= 128
+    expected = model.generate([[5, 6, 7], [8, 9]], max_new_tokens=11)
+    (short, _) = session.run(
+        None, {"encoder_token_ids": prompt, "max_new_tokens": np.array(11)}
+    )
+    assert [model._trimmed(row[0]) for row in short.tolist()] == expected
+    sequences, scores = session.run(
+        None,
+        {
+            "encoder_token_ids": prompt,
+            "max_new_tokens": np.array(6),
+            "beams": np.array(4),
+            "num_return_sequences": np.array(3),
+        },
+    )
+    assert sequences.shape[:2] == scores.shape == (2, 3)
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_weights_are_stored_once(tmp_path):
+    model = make(vocabulary_size=3000, hidden_dim=128, intermediate_dim=512)
+    weights = sum(4 * np.prod(v.shape) for v in model.named_variables().values())
+    report = model.export(tmp_path / "folder", format="onnx")
+    models = sum(s for f, s in report.files.items() if f.endswith((".onnx", ".bin")))
+    assert weights <= models <= 1.02 * weights + 300_000  # two graphs of nodes
+    report = model.export(tmp_path / "one.onnx", format="onnx")
+    assert weights <= sum(report.files.values()) <= 1.02 * weights + 150_000
+
+
+def test_large_weights_go_to_a_file_beside(tmp_path):
+    model = make()
+    path = tmp_path / "model.onnx"
+    report = model.export(path, format="onnx", external_data_threshold=10_000)
+    assert set(report.files) == {"model.onnx", "model.weights.bin"}
+    assert report.files["model.onnx"] < 200_000
+    verify(path, model)
+    with pytest.raises(ExportError, match="exists"):
+        model.export(path, format="onnx")
+
+
+def test_an_artifact_of_other_weights_is_refused(tmp_path):
+    model = make()
+    model.export(tmp_path / "model", format="onnx")
+    check(verify(tmp_path / "model", model))
+    perturb(model.named_variables().values(), seed=9)
+    with pytest.raises(ExportError, match="differ"):
+        verify(tmp_path / "model", model)
+
+
+def test_the_folder_describes_itself(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(["abc", "bca"], 30, algorithm="character")
+    model = kzoo.CausalLM.from_size("tiny", tokenizer)
+    report = model.export(tmp_path / "out", format="onnx")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert kzoo.ModelConfig.from_dict(config["model"]) == model.config
+    loaded = kzoo.load_tokenizer(tmp_path / "out")
+    assert loaded.encode(["cab"]) == tokenizer.encode(["cab"])
+    saved = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert saved["checks"] == report.to_dict()["checks"]
+    assert "tokens equal" in str(report)
+
+
+def test_what_stands_at_the_path_stays_until_a_better_one_is_verified(tmp_path):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "mine.txt").write_text("keep")
+    with pytest.raises(ExportError, match="exists"):
+        make().export(path, format="onnx")
+    assert (path / "mine.txt").read_text() == "keep"
+    make().export(path, format="onnx", overwrite=True)
+    assert not (path / "mine.txt").exists()
+    assert (path / "generate.onnx").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(onnx_file, "write_model", full)
+    with pytest.raises(ExportError, match="No space left"):
+        make().export(tmp_path / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch):
+    from kzoo.ops import nn, onnx_graph
+
+    def wrong(self, op_type, *inputs, epsilon=None, **kwargs):
+        if op_type == "LayerNormalization":
+            epsilon = 0.5
+        extra = {} if epsilon is None else {"epsilon": epsilon}
+        return original(self, op_type, *inputs, **extra, **kwargs)
+
+    original = onnx_graph.OnnxGraph.node
+    assert nn.layer_norm
+    monkeypatch.setattr(onnx_graph.OnnxGraph, "node", wrong)
+    with pytest.raises(ExportError, match="differs by"):
+        make().export(tmp_path / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_mixed_precision_model_is_refused(tmp_path, policy):
+    with pytest.raises(ExportError, match=f"computes in .'{policy}'"):
+        make(dtype=policy).export(tmp_path / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    model = make()
+    variable = model.encoder.blocks[1].feed_forward.intermediate.bias
+    variable.assign(np.full(variable.shape, np.nan))
+    with pytest.raises(ExportError, match="layer_1/feed_forward/intermediate/bias"):
+        model.export(tmp_path / "model", format="onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(format="tflite"), "format must be"),
+        (dict(format="onnx", opset=12), "opset must be"),
+        (dict(format="onnx", opset=23, portable=True), "portable=True"),
+        (dict(format="onnx", functions=["train"]), "functions must be"),
+        (dict(format="onnx", exporter="other"), "exporter must be"),
+    ],
+)
+def test_bad_options_are_named(tmp_path, options, message):
+    with pytest.raises(ExportError, match=message):
+        make().export(tmp_path / "model", **options)
+
+
+def test_another_keras_model_is_sent_to_tf2onnx(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(ExportError, match="tf2onnx"):
+        kzoo.exporters.export(model, tmp_path / "model.onnx", "onnx")
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="no TensorFlow")
+def test_a_saved_model_needs_tensorflow(tmp_path):
+    with pytest.raises(ExportError, match="KERAS_BACKEND=tensorflow"):
+        make().export(tmp_path / "model")
+
+
+@pytest.mark.tensorflow
+def test_a_task_takes_the_second_road_too(tmp_path):
+    model = make(kzoo.CausalLM, positions="rotary")
+    path = tmp_path / "model.onnx"
+    report = model.export(
+        path,
+        format="onnx",
+        exporter="tf2onnx",
+        input_signature={
+            "token_ids": keras.InputSpec(shape=(None, None), dtype="int32")
+        },
+    )
+    assert report.files == {"model.onnx": path.stat().st_size}
+    assert report.checks and all(c["difference"] <= 1e-4 for c in report.checks)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_two_graphs_share_one_file_of_weights_and_large_constants(tmp_path, positions):
+    model = make(
+        kzoo.CausalLM, positions=positions, hidden_dim=256, relative_max_distance=400
+    )
+    check(model.export(tmp_path / "model", format="onnx"))
+
+
+def test_an_artifact_with_right_scores_and_wrong_tokens_is_refused():
+    function = make().export_functions()[1]
+    inputs = function.cases(np.random.default_rng(0))["greedy, batch 1"]
+    got = reference(function, inputs)
+    compare(function, "case", inputs, got, ExportReport("here", "onnx"))
+    got["sequences"] = got["sequences"][..., ::-1] + 1
+    with pytest.raises(ExportError, match="1 of 1 sequences differ"):
+        compare(function, "case", inputs, got, ExportReport("here", "onnx"))
+
+
+def test_a_model_with_few_learned_positions_exports(tmp_path):
+    for kind in (kzoo.CausalLM, kzoo.Seq2SeqLM):
+        model = make(kind, positions="learned", max_sequence_length=8)
+        model.export(tmp_path / f"{kind.__name__}.onnx", format="onnx")
+
+
+def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch):
+    weights = tmp_path / "model.weights.bin"
+    weights.write_bytes(b"mine")
+    options = dict(format="onnx", external_data_threshold=10_000)
+    with pytest.raises(ExportError, match="weights.bin exists"):
+        make().export(tmp_path / "model.onnx", **options)
+    rename = pathlib.Path.rename
+
+    def fail_on_the_model(self, target):
+        if self.name == "model.onnx":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", fail_on_the_model)
+    with pytest.raises(ExportError, match="Input/output error"):
+        make().export(tmp_path / "model.onnx", overwrite=True, **options)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.weights.bin"]
+    assert weights.read_bytes() == b"mine"
+
+
+def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnx_file, "write_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make().export(tmp_path / "new" / "folder" / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,461 @@
+"""Any Keras model as ONNX through tf2onnx, right where Keras's own export is not."""
+
+import errno
+import os
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from kzoo.exporters import tf2onnx as road
+from kzoo.exporters.errors import ExportError
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    # tf2onnx and TensorFlow's freezing, not kzoo.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+class Apply(layers.Layer):
+    """A user's layer, not written over kzoo.ops."""
+
+    def __init__(self, function, **kwargs):
+        super().__init__(**kwargs)
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def model_of(function, shape=(None, 6), dtype="float32"):
+    x = keras.Input(shape, dtype=dtype, name="x")
+    return keras.Model(x, Apply(function, name="probe")(x))
+
+
+def exported(model, tmp_path, **kwargs):
+    path = tmp_path / "model.onnx"
+    differences = road.convert(model, path, **kwargs)
+    assert max(differences.values()) <= 1e-5
+    return onnx.load(path)
+
+
+def axes_of(values):
+    return {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in values
+    }
+
+
+def dtypes_of(values):
+    code = onnx.helper.tensor_dtype_to_np_dtype
+    return {v.name: code(v.type.tensor_type.elem_type).name for v in values}
+
+
+def stored_bytes(graph):
+    total = sum(onnx.numpy_helper.to_array(t).nbytes for t in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                total += stored_bytes(attribute.g)
+            if attribute.HasField("t"):
+                total += onnx.numpy_helper.to_array(attribute.t).nbytes
+    return total
+
+
+# What Keras's own export writes and no runtime loads.
+
+
+def test_exact_gelu_is_erf(tmp_path):
+    model = model_of(lambda x: ops.gelu(x, approximate=False))
+    proto = exported(model, tmp_path)
+    assert "Erf" in {node.op_type for node in proto.graph.node}
+    x = np.array([[[-8.0, -3.0, -1e-3, 0.0, 3.0, 8.0]]], np.float32)
+    road.compare(model, tmp_path / "model.onnx", [{"x": x}], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("function", [ops.argmax, ops.argmin], ids=["argmax", "argmin"])
+def test_argmax_of_floats_tells_the_zeros_apart(function, dtype, tmp_path):
+    model = model_of(lambda x: function(x, -1), shape=(3,), dtype=dtype)
+    rows = [[-0.0, 0.0, -1.0], [0.0, -0.0, 1.0], [1.0, 2.0, 2.0], [-1e-9, -0.0, 0.0]]
+    x = {"x": np.array(rows, dtype)}
+    exported(model, tmp_path, inputs=[x])
+    road.compare(model, tmp_path / "model.onnx", [x])
+
+
+def test_argmax_over_everything_is_a_scalar(tmp_path):
+    proto = exported(model_of(ops.argmax), tmp_path)
+    assert axes_of(proto.graph.output) == {"probe": []}
+
+
+UPDATES = {
+    "last step": lambda x: ops.slice_update(
+        x, (0, ops.shape(x)[1] - 1, 2), ops.ones((1, 1, 2))
+    ),
+    "whole batch": lambda x: ops.slice_update(x, (0, 1, 0), 2 * x[:, :2]),
+    "start is clamped": lambda x: ops.slice_update(x, (9, -4, 5), ops.ones((1, 2, 3))),
+    "everything": lambda x: ops.slice_update(x, (0, 0, 0), -x),
+    "integers": lambda x: ops.slice_update(
+        ops.cast(x, "int32"), (0, 1, 1), ops.ones((1, 1, 1), "int32")
+    ),
+}
+
+
+@pytest.mark.parametrize("function", UPDATES.values(), ids=UPDATES.keys())
+def test_slice_update_is_exact(function, tmp_path):
+    road.convert(model_of(function), tmp_path / "model.onnx", tolerance=0.0)
+
+
+def test_a_captured_constant_is_no_input(tmp_path):
+    scale = ops.convert_to_tensor(np.arange(6, dtype="float32"))
+    proto = exported(model_of(lambda x: x * scale), tmp_path)
+    assert axes_of(proto.graph.input) == {"x": ["batch", "sequence", 6]}
+
+
+def test_a_constant_captured_in_a_loop_is_no_input(tmp_path):
+    scale = ops.convert_to_tensor(np.arange(6, dtype="float32"))
+
+    def function(x):
+        def body(i, y):
+            return i + 1, y * scale
+
+        return ops.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    proto = exported(model_of(function), tmp_path)
+    assert [value.name for value in proto.graph.input] == ["x"]
+
+
+def causal_attention(x):
+    x = x[:, :, None]
+    return ops.dot_product_attention(x, x, x, is_causal=True)
+
+
+OPERATIONS = {
+    "cumsum": lambda x: ops.cumsum(x, axis=1),
+    "top_k": lambda x: ops.top_k(x, 3),
+    "einsum": lambda x: ops.einsum("btd,bsd->bts", x, x),
+    "layer_normalization": lambda x: ops.layer_normalization(
+        x, ops.arange(6, dtype="float32"), ops.ones((6,))
+    ),
+    "rms_normalization": lambda x: ops.rms_normalization(x, ops.ones((6,))),
+    "erf": ops.erf,
+    "sort": ops.sort,
+    "log_softmax": ops.log_softmax,
+    "causal attention": causal_attention,
+}
+
+
+@pytest.mark.parametrize("function", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_operation_equals_keras(function, tmp_path):
+    exported(model_of(function), tmp_path)
+
+
+def test_multi_head_attention_of_a_subclass(tmp_path):
+    class Block(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm = layers.LayerNormalization()
+            self.attention = layers.MultiHeadAttention(2, 4)
+            self.feed = layers.Dense(8, activation="gelu")
+
+        def call(self, inputs):
+            x = self.norm(inputs["x"])
+            mask = inputs["mask"][:, None]
+            x = self.attention(x, x, attention_mask=mask, use_causal_mask=True)
+            return {"hidden": self.feed(x), "mask_sum": ops.sum(inputs["mask"], -1)}
+
+    model = Block()
+    model({"x": np.zeros((2, 4, 8), "float32"), "mask": np.ones((2, 4), "int64")})
+    signature = {
+        "x": keras.InputSpec(shape=(None, None, 8), dtype="float32"),
+        "mask": keras.InputSpec(shape=(None, None), dtype="int64"),
+    }
+    graph = exported(model, tmp_path, input_signature=signature).graph
+    assert axes_of(graph.input) == {
+        "x": ["batch", "sequence", 8],
+        "mask": ["batch", "sequence"],
+    }
+    assert dtypes_of(graph.input) == {"x": "float32", "mask": "int64"}
+    assert axes_of(graph.output) == {
+        "hidden": ["batch", "sequence", 8],
+        "mask_sum": ["batch"],
+    }
+
+
+def language_model():
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    embedding = layers.Embedding(50, 32)
+    x = layers.Dense(32, activation="relu")(embedding(ids))
+    logits = Apply(lambda h: ops.matmul(h, ops.transpose(embedding.embeddings)))(x)
+    return keras.Model({"token_ids": ids}, {"logits": logits})
+
+
+def test_tied_table_is_stored_once_and_random_ids_stay_in_it(tmp_path):
+    model = language_model()
+    graph = exported(model, tmp_path).graph
+    assert dtypes_of(graph.input) == {"token_ids": "int32"}
+    assert axes_of(graph.output) == {"logits": ["batch", "sequence", 50]}
+    weights = sum(w.numpy().nbytes for w in model.weights)
+    assert stored_bytes(graph) <= weights + 512
+    ids = np.concatenate([x["token_ids"].ravel() for x in road.random_inputs(model)])
+    assert ids.min() >= 0 and 40 < ids.max() < 50
+
+
+def test_attention_keeps_its_weights_once(tmp_path):
+    x = keras.Input((None, 32), name="x")
+    model = keras.Model(x, layers.MultiHeadAttention(4, 16)(x, x))
+    graph = exported(model, tmp_path).graph
+    assert "Einsum" in {node.op_type for node in graph.node}
+    assert stored_bytes(graph) <= sum(w.numpy().nbytes for w in model.weights) + 512
+
+
+def test_an_optimizer_that_fails_is_left_out(tmp_path, monkeypatch):
+    from tf2onnx.optimizer import IdentityOptimizer
+
+    def fail(self, graph, iteration):
+        raise KeyError("a fault of the optimizer")
+
+    monkeypatch.setattr(IdentityOptimizer, "optimize", fail)
+    exported(model_of(ops.tanh), tmp_path)
+
+
+def test_weights_of_a_loop_and_outside_are_stored_once(tmp_path):
+    x = keras.Input((16,), name="x")
+    dense = layers.Dense(16)
+    hidden = dense(x)
+
+    def loop(y):
+        def body(i, y):
+            return i + 1, ops.tanh(dense(y))
+
+        return ops.while_loop(lambda i, y: i < 3, body, (0, y))[1]
+
+    model = keras.Model(x, Apply(loop)(hidden))
+    graph = exported(model, tmp_path).graph
+    assert stored_bytes(graph) <= sum(w.numpy().nbytes for w in model.weights) + 512
+
+
+# Names, dtypes and signatures.
+
+
+def test_names_that_keras_counts_become_numbers(tmp_path):
+    x = keras.Input((4,))
+    graph = exported(
+        keras.Model(x, [layers.Dense(2)(x), layers.Dense(3, name="score")(x)]), tmp_path
+    ).graph
+    assert axes_of(graph.input) == {"input_0": ["batch", 4]}
+    assert axes_of(graph.output) == {"output_0": ["batch", 2], "score": ["batch", 3]}
+
+
+def test_two_lengths_have_two_names(tmp_path):
+    encoder = keras.Input((None, 4), name="encoder_states")
+    decoder = keras.Input((None, 4), name="decoder_states")
+    scores = Apply(lambda x: ops.einsum("bsd,btd->bts", *x))([encoder, decoder])
+    graph = exported(keras.Model([encoder, decoder], scores), tmp_path).graph
+    assert axes_of(graph.output) == {
+        "output_0": ["batch", "decoder_sequence", "encoder_sequence"]
+    }
+
+
+class Adder(keras.Model):
+    def call(self, left, right):
+        return left + ops.cast(right, left.dtype)
+
+
+def adder():
+    model = Adder()
+    model(np.zeros((1, 3), "float32"), np.zeros((1, 3), "int32"))
+    return model
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["keywords", "positional"])
+def test_several_arguments_and_axes_of_the_users_own(as_list, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    signature = {
+        "left": tf.TensorSpec([None, None], "float32", name="left"),
+        "right": tf.TensorSpec([None, None], "int64", name="right"),
+    }
+    graph = exported(
+        adder(),
+        tmp_path,
+        input_signature=list(signature.values()) if as_list else signature,
+        axes={"left": {1: "width"}, "right": {1: "width"}},
+    ).graph
+    assert axes_of(graph.input) == {
+        "left": ["batch", "width"],
+        "right": ["batch", "width"],
+    }
+    assert dtypes_of(graph.input) == {"left": "float32", "right": "int64"}
+    assert axes_of(graph.output) == {"output_0": ["batch", "width"]}
+
+
+def test_an_unused_input_stays_declared(tmp_path):
+    x, y = keras.Input((2,), name="x"), keras.Input((2,), dtype="int64", name="y")
+    graph = exported(keras.Model({"x": x, "y": y}, {"z": x + 1.0}), tmp_path).graph
+    assert dtypes_of(graph.input) == {"x": "float32", "y": "int64"}
+
+
+def test_a_given_signature_overrides_a_functional_models_dtype(tmp_path):
+    spec = keras.InputSpec(shape=(None, 5), dtype="int64")
+    graph = exported(
+        language_model(), tmp_path, input_signature={"token_ids": spec}
+    ).graph
+    assert dtypes_of(graph.input) == {"token_ids": "int64"}
+    assert axes_of(graph.input) == {"token_ids": ["batch", 5]}
+
+
+@pytest.mark.parametrize("opset", [13, 15, 18])
+def test_opset_is_the_one_asked_for(opset, tmp_path):
+    proto = exported(model_of(lambda x: ops.argmax(x, -1)), tmp_path, opset=opset)
+    assert {o.version for o in proto.opset_import if not o.domain} == {opset}
+
+
+# What is refused.
+
+
+def refused(match, model, tmp_path, **kwargs):
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ExportError, match=match):
+        road.convert(model, tmp_path / "model.onnx", **kwargs)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda x: ops.erfinv(x), "Erfinv"),
+        (
+            lambda x: x + keras.random.normal(ops.shape(x), seed=1),
+            "StatelessRandomNormal",
+        ),
+        (lambda x: ops.view(x, "int32"), "Bitcast"),
+    ],
+    ids=["erfinv", "random", "bitcast"],
+)
+def test_an_unsupported_operator_is_named_with_its_layer(function, operator, tmp_path):
+    match = rf"(?s){operator}.*layer 'probe'.*kzoo.ops"
+    refused(match, model_of(function), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "policy", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16"]
+)
+def test_half_precision_is_refused(policy, tmp_path):
+    x = keras.Input((4,), dtype="float32")
+    model = keras.Model(x, layers.Dense(2, dtype=policy, name="half")(x))
+    refused(f"layer 'half' with dtype policy {policy}", model, tmp_path)
+
+
+def test_a_cast_to_half_inside_a_layer_is_refused(tmp_path):
+    model = model_of(lambda x: ops.cast(ops.cast(x, "bfloat16"), "float32"))
+    refused("computes in bfloat16.*layer 'probe'", model, tmp_path)
+
+
+def test_a_model_never_built_is_refused(tmp_path):
+    class Lazy(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(x)
+
+    spec = [keras.InputSpec(shape=(None, 4), dtype="float32")]
+    refused("never built", Lazy(), tmp_path, input_signature=spec)
+    refused("never built", keras.Sequential([layers.Dense(2)]), tmp_path)
+    built = Lazy()
+    built(np.zeros((1, 4), "float32"))
+    refused("Pass input_signature", built, tmp_path)
+    assert axes_of(exported(built, tmp_path, input_signature=spec).graph.input) == {
+        "input_0": ["batch", 4]
+    }
+
+
+def test_over_two_gigabytes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(road, "LIMIT_BYTES", 1000)
+    refused("GB.*external data", language_model(), tmp_path)
+
+
+def test_a_path_that_exists_is_kept_unless_overwrite(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_text("old")
+    refused("overwrite=True", model_of(ops.tanh), tmp_path)
+    assert path.read_text() == "old"
+    refused("Erfinv", model_of(ops.erfinv), tmp_path, overwrite=True)
+    assert path.read_text() == "old"
+    exported(model_of(ops.tanh), tmp_path, overwrite=True)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused("No space left.*MB are needed", model_of(ops.tanh), tmp_path)
+
+
+def test_a_wrong_conversion_is_noticed_and_leaves_nothing(tmp_path, monkeypatch):
+    right = road._erfc
+
+    def wrong(graph, node, name, args):
+        node.input[0] = graph.make_node("Neg", [node.input[0]]).output[0]
+        right(graph, node, name, args)
+
+    monkeypatch.setattr(road, "_erfc", wrong)
+    model = model_of(lambda x: ops.gelu(x, approximate=False))
+    refused("differs from the Keras model", model, tmp_path)
+
+
+def test_a_forward_pass_with_state_is_refused(tmp_path):
+    class Counter(layers.Layer):
+        def build(self, shape):
+            self.count = self.add_weight(shape=(), initializer="zeros")
+
+        def call(self, x):
+            self.count.assign(self.count + 1.0)
+            return x * self.count
+
+    x = keras.Input((2,))
+    model = keras.Model(x, Counter(name="counter")(x))
+    refused("assigns a variable.*layer 'counter'", model, tmp_path)
+
+
+def test_a_model_that_fails_on_the_drawn_shapes_says_what_to_pass(tmp_path):
+    x = keras.Input((None, 2), name="x")
+    table = ops.ones((4, 2))
+    model = keras.Model(x, Apply(lambda x: x + table)(x))
+    refused(r"Pass inputs=\[", model, tmp_path)
+    exported(model, tmp_path, inputs=[{"x": np.ones((3, 4, 2), "float32")}])
+
+
+@pytest.mark.parametrize("opset", [12, 19])
+def test_an_opset_that_tf2onnx_lacks_is_refused(opset, tmp_path):
+    refused("opset 13 to 18", model_of(ops.tanh), tmp_path, opset=opset)
+
+
+@pytest.mark.parametrize("package", ["tf2onnx", "onnxruntime"])
+def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    refused(f"pip install {package}", model_of(ops.tanh), tmp_path)
+
+
+def test_compare_notices_values_names_and_dtypes(tmp_path):
+    path = tmp_path / "model.onnx"
+    road.convert(model_of(ops.tanh), path)
+    inputs = [{"x": np.ones((1, 2, 6), "float32")}]
+    assert road.compare(model_of(ops.tanh), path, inputs)["probe"] < 1e-6
+    with pytest.raises(ExportError, match="differs from the Keras model"):
+        road.compare(model_of(ops.sin), path, inputs)
+    with pytest.raises(ExportError, match="outputs .* not the model's"):
+        road.compare(model_of(lambda x: x > 0), path, inputs)
+    y = keras.Input((None, 6), name="y")
+    with pytest.raises(ExportError, match="inputs .* not the model's"):
+        road.compare(keras.Model(y, ops.tanh(y)), path, [{"y": inputs[0]["x"]}])
+    with pytest.raises(ExportError, match="refuses"):
+        (tmp_path / "bad.onnx").write_bytes(b"no model")
+        road.compare(model_of(ops.tanh), tmp_path / "bad.onnx", inputs)

@@ -1,0 +1,273 @@
+"""What tests of layers, models and tasks share: weights, gradients, `check_layer`."""
+
+import json
+
+import keras
+import numpy as np
+
+from kzoo.layers import LanguageModelHead
+from kzoo.models.encoder_decoder import make_stacks
+from tests.reference import Reference
+
+
+def to_numpy(structure):
+    """Tensors to arrays, in any nesting; 16-bit floats to float32."""
+
+    def convert(x):
+        if keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16"):
+            x = keras.ops.cast(x, "float32")
+        return np.array(keras.ops.convert_to_numpy(x))
+
+    return keras.tree.map_structure(convert, structure)
+
+
+def difference(got, expected):
+    """The largest absolute difference over the largest expected value."""
+    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    assert got.shape == expected.shape
+    return np.abs(got - expected).max() / np.abs(expected).max()
+
+
+def perturb(variables, seed=0):
+    """Random values in every variable, norms and biases too.
+
+    With initial weights a swapped norm or a forgotten bias goes unnoticed. Kernels
+    keep activations near 1 (standard deviation 1 / sqrt(fan-in)), so that scores are
+    of the order of 1 and float32 loses little: a claim of 1e-6 about float32 holds
+    only where the function itself amplifies rounding (6e-8) less than about ten times.
+    """
+    generator = np.random.default_rng(seed)
+    for variable in variables:
+        name = variable.path.rsplit("/", 1)[1]
+        value = generator.normal(size=variable.shape)
+        if name == "kernel":
+            value = value / np.sqrt(variable.shape[0])
+        elif name in ("gamma", "scale"):
+            value = 1.0 + 0.2 * value
+        elif name in ("beta", "bias"):
+            value = 0.2 * value
+        variable.assign(value.astype("float32"))
+
+
+class Transformer:
+    """Stacks and head of a `ModelConfig`, perturbed, and their float64 reference."""
+
+    def __init__(self, config, seed=0):
+        self.config = config
+        self.encoder, self.decoder = make_stacks(config)
+        last = config.decoder or config.encoder
+        tied_to = (self.decoder or self.encoder).token_embedding
+        self.head = LanguageModelHead(
+            last.vocabulary_size,
+            last.hidden_dim,
+            tied_to=tied_to if config.tie_head else None,
+            use_bias=config.head_bias,
+            scale=config.head_scale,
+            name="head",
+        )
+        self.variables = []
+        known = set()
+        for part in (self.encoder, self.decoder, self.head):
+            if part is None:
+                continue
+            part.build()
+            self.variables += [v for v in part.weights if id(v) not in known]
+            known |= {id(v) for v in part.weights}
+        perturb(self.variables, seed)
+        # Tables shrink by the scale that the model multiplies them with, as models with
+        # such a scale start: scores of 50 would lose in float32 what is claimed.
+        scales = [stack.embedding_scale for stack in (config.encoder, last) if stack]
+        for variable in self.variables:
+            if variable.path.endswith("token_embedding/embeddings"):
+                variable.assign(variable.value / max(1.0, *scales))
+        self.weights = {v.path: to_numpy(v.value) for v in self.variables}
+        self.reference = Reference(config, self.weights)
+
+    def states(self, ids, mask=None, source=None, source_mask=None, **options):
+        """Hidden states of the last stack; `source` is what an encoder reads first."""
+        if self.decoder is None:
+            return self.encoder(ids, padding_mask=mask, **options)
+        memory = None
+        if self.encoder is not None:
+            memory = self.encoder(source, padding_mask=source_mask)
+        return self.decoder(
+            ids,
+            padding_mask=mask,
+            memory=memory,
+            memory_padding_mask=source_mask,
+            **options,
+        )
+
+    def logits(self, ids, mask=None, source=None, source_mask=None):
+        """Logits, float (B, T, V)."""
+        return to_numpy(self.head(self.states(ids, mask, source, source_mask)))
+
+    def expected(self, ids, mask=None, source=None, source_mask=None):
+        """The reference's logits, float64 (B, T, V)."""
+        return self.reference.logits(ids, mask, source, source_mask)
+
+
+def random_ids(config, shape, seed=0):
+    """Token ids of a `StackConfig`'s vocabulary."""
+    return np.random.default_rng(seed).integers(
+        1, config.vocabulary_size, shape, dtype="int32"
+    )
+
+
+def padding(lengths, length, side="right"):
+    """bool (B, length), `True` at the real positions."""
+    real = np.arange(length) < np.asarray(lengths)[:, None]
+    return real if side == "right" else real[:, ::-1]
+
+
+def gradients(variables, loss):
+    """The gradient of a scalar function without arguments, an array a variable.
+
+    A variable that the loss does not reach has `None`, or zeros on JAX.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        found = tape.gradient(value, [v.value for v in variables])
+        found = [None if g is None else tf.convert_to_tensor(g) for g in found]
+    elif backend == "jax":
+        import jax
+
+        def of_values(values):
+            with keras.StatelessScope(state_mapping=zip(variables, values)):
+                return loss()
+
+        found = jax.jit(jax.grad(of_values))([v.value for v in variables])
+    else:
+        for variable in variables:
+            variable.value.grad = None
+        loss().backward()
+        found = [v.value.grad for v in variables]
+    return [None if g is None else to_numpy(g) for g in found]
+
+
+# --------------------------------------------------------------- the layer harness
+
+
+@keras.saving.register_keras_serializable("tests")
+class Wrapper(keras.Model):
+    """A model of one layer, whose call takes the dict of the layer's inputs."""
+
+    def __init__(self, layer, build_shapes=(), options=None, **kwargs):
+        super().__init__(**kwargs)
+        self.layer, self.build_shapes = layer, tuple(build_shapes)
+        self.options = options or {}
+        if not layer.built:  # Keras rebuilds what it deserialises
+            layer.build(*self.build_shapes)
+        self.built = True
+
+    def build(self, *_):
+        pass
+
+    def call(self, inputs):
+        return self.layer(**inputs, **self.options)
+
+    def get_config(self):
+        return {
+            "layer": keras.saving.serialize_keras_object(self.layer),
+            "build_shapes": [list(shape) for shape in self.build_shapes],
+            "options": self.options,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        layer = keras.saving.deserialize_keras_object(config.pop("layer"))
+        shapes = [tuple(shape) for shape in config.pop("build_shapes")]
+        return cls(layer, shapes, **config)
+
+
+def check_layer(
+    make, inputs, expected_shape, folder, build_shapes=(), options=None, tolerance=1e-6
+):
+    """Claims about any layer: shapes, config, saving, graphs, jit, mixed precision.
+
+    Args:
+        make: function from keywords (`name`, `dtype`) to the layer.
+        inputs: dict of arrays, the layer's inputs by name.
+        expected_shape: of the output, or a tuple of them.
+        folder: for files.
+        build_shapes: arguments of the layer's `build`.
+        options: further arguments of `call`, no tensors.
+        tolerance: between the ways to run it, relative.
+
+    Returns:
+        The wrapping model, perturbed, and its outputs as arrays.
+    """
+    layer = make(name="layer")
+    model = Wrapper(layer, build_shapes, options)
+    perturb(model.weights)
+    outputs = model(inputs)
+    expected = to_numpy(outputs)
+    shapes = keras.tree.map_structure(np.shape, expected)
+    assert shapes == expected_shape
+
+    config = layer.get_config()
+    json.dumps(config)
+    copy = type(layer).from_config(config)
+    assert copy.get_config() == config
+
+    path = folder / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert type(loaded.layer) is type(layer)
+    assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
+    _compare(loaded(inputs), expected, 0.0)
+    model.save_weights(folder / "model.weights.h5")
+    other = Wrapper(make(name="layer"), build_shapes, options)
+    other.load_weights(folder / "model.weights.h5")
+    _compare(other(inputs), expected, 0.0)
+
+    for function in compiled_forms(model, inputs):
+        _compare(function(inputs), expected, tolerance)
+
+    for dtype in ("bfloat16", "float16"):
+        mixed = Wrapper(
+            make(name="layer", dtype=f"mixed_{dtype}"), build_shapes, options
+        )
+        mixed.set_weights(model.get_weights())
+        half = mixed(inputs)
+        for tensor in keras.tree.flatten(half):
+            assert keras.backend.standardize_dtype(tensor.dtype) == dtype
+        assert {w.dtype for w in mixed.weights} <= {"float32"}
+        _compare(half, expected, 0.05)
+
+    check_exports(model, inputs, expected)
+    return model, expected
+
+
+def compiled_forms(model, inputs):
+    """The model as a graph with free axes and under XLA, where the backend has them."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        free = {}
+        for name, array in inputs.items():
+            sizes = [None] * array.ndim
+            if array.dtype.kind == "f" and name not in ("bias",):
+                sizes[-1] = array.shape[-1]  # widths are known, lengths are not
+            free[name] = tf.TensorSpec(sizes, array.dtype)
+        yield tf.function(model, input_signature=[free])
+        yield tf.function(model, jit_compile=True)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        yield jax.jit(lambda inputs: model(inputs))
+
+
+def check_exports(model, inputs, expected):
+    """The hook for exports: every layer that passes here passes there."""
+
+
+def _compare(got, expected, tolerance):
+    got = keras.tree.flatten(to_numpy(got))
+    for one, other in zip(got, keras.tree.flatten(expected), strict=True):
+        assert np.isfinite(one).all()
+        assert difference(one, other) <= tolerance

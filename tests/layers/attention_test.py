@@ -1,0 +1,217 @@
+"""Attention: by hand, masked, biased, grouped, rotated; its weights and its dropout."""
+
+import keras
+import numpy as np
+import pytest
+
+from kzoo.layers import Attention
+from kzoo.layers.positions import rotary_angles
+from tests.harness import check_layer, difference, gradients, perturb, to_numpy
+from tests.reference import masked_softmax, rotate
+
+B, T, S, D, M = 2, 5, 4, 12, 10
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(B, T, D)).astype("float32")
+MEMORY = RANDOM.normal(size=(B, S, M)).astype("float32")
+SELF_MASK = RANDOM.random((B, 1, T, T)) < 0.7
+CROSS_MASK = np.array([[1, 1, 0, 1], [0, 1, 0, 0]], bool)[:, None, None]
+BIAS = RANDOM.normal(size=(1, 4, T, T)).astype("float32")
+HEADS = {"multi_head": 4, "grouped_query": 2, "multi_query": 1}
+
+
+def built(memory_dim=None, **options):
+    layer = Attention(D, 4, name="attention", **options)
+    layer.build((None, None, D), memory_dim and (None, None, memory_dim))
+    perturb(layer.weights)
+    return layer
+
+
+def by_formula(layer, query, memory, mask=None, bias=0.0, rotation_base=None):
+    """Equations 1 and 2 of Vaswani et al. (2017), head by head, in float64."""
+    kernels = {w.path.split("/", 1)[1]: to_numpy(w.value) for w in layer.weights}
+
+    def project(name, x, heads):
+        y = x.astype("float64") @ kernels[f"{name}/kernel"]
+        if layer.use_bias:
+            y = y + kernels[f"{name}/bias"]
+        return y.reshape(*x.shape[:2], heads, layer.head_dim)
+
+    q = project("query", query, layer.num_heads)
+    k = project("key", memory, layer.num_key_value_heads)
+    v = project("value", memory, layer.num_key_value_heads)
+    if rotation_base:
+        positions = np.tile(np.arange(query.shape[1]), (len(query), 1))
+        q, k = (rotate(x, positions, rotation_base) for x in (q, k))
+    group = layer.num_heads // layer.num_key_value_heads
+    shape = (len(query), layer.num_heads, query.shape[1], memory.shape[1])
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    bias = np.broadcast_to(bias, shape)
+    heads, weights = [], np.zeros(shape)
+    for n in range(layer.num_heads):
+        scores = q[:, :, n] @ k[:, :, n // group].transpose(0, 2, 1) * layer.scale
+        weights[:, n] = masked_softmax(scores + bias[:, n], mask[:, n])
+        heads.append(weights[:, n] @ v[:, :, n // group])
+    output = np.concatenate(heads, axis=-1) @ kernels["output/kernel"]
+    if layer.use_bias:
+        output = output + kernels["output/bias"]
+    return output, weights
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("heads", HEADS)
+def test_self_attention_equals_the_formula(heads, use_bias):
+    layer = built(num_key_value_heads=HEADS[heads], use_bias=use_bias)
+    got = layer(X, attention_mask=SELF_MASK, bias=BIAS)
+    expected, _ = by_formula(layer, X, X, SELF_MASK, BIAS)
+    assert difference(to_numpy(got), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_cross_attention_equals_the_formula(heads):
+    layer = built(memory_dim=M, num_key_value_heads=HEADS[heads], head_dim=5, scale=0.4)
+    expected, expected_weights = by_formula(layer, X, MEMORY, CROSS_MASK)
+    got, weights = layer(
+        X, memory=MEMORY, attention_mask=CROSS_MASK, return_weights=True
+    )
+    assert difference(to_numpy(got), expected) <= 1e-6
+    assert difference(to_numpy(weights), expected_weights) <= 1e-6
+    got = layer(X, projected=layer.project_memory(MEMORY), attention_mask=CROSS_MASK)
+    assert difference(to_numpy(got), expected) <= 1e-6
+
+
+def test_rotary_attention_equals_the_formula():
+    layer = built(num_key_value_heads=2, head_dim=6)
+    rotation = rotary_angles(np.arange(T, dtype="int32"), 6, 100.0, T)
+    got = layer(X, rotation=rotation)
+    expected, _ = by_formula(layer, X, X, rotation_base=100.0)
+    assert difference(to_numpy(got), expected) <= 1e-6
+
+
+def test_rotary_scores_depend_on_distances_alone():
+    layer = built(head_dim=6)
+    angles = rotary_angles(np.arange(T + 90, dtype="int32"), 6, 10_000.0, T + 90)
+    near = layer(X, rotation=[a[:T] for a in angles])
+    far = layer(X, rotation=[a[90:] for a in angles])
+    assert difference(to_numpy(far), to_numpy(near)) <= 1e-5
+
+
+@pytest.mark.parametrize("bias", [None, BIAS], ids=["plain", "biased"])
+@pytest.mark.parametrize("length", [T, 1])
+def test_a_fully_masked_row_gives_zeros(bias, length):
+    layer = built(use_bias=False)
+    mask = np.ones((B, 1, length, T), bool)
+    mask[0, :, 0] = False
+    bias = bias if bias is None else bias[:, :, :length]
+    got, weights = layer(
+        X[:, :length], memory=X, attention_mask=mask, bias=bias, return_weights=True
+    )
+    got, weights = to_numpy(got), to_numpy(weights)
+    assert (got[0, 0] == 0).all() and (weights[0, :, 0] == 0).all()
+    expected, _ = by_formula(
+        layer, X[:, :length], X, mask, 0.0 if bias is None else bias
+    )
+    assert difference(got, expected) <= 1e-6
+    np.testing.assert_allclose(weights[1].sum(axis=-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_nothing_to_attend_to_at_all_gives_zeros(dtype):
+    layer = built(use_bias=False, dtype=dtype)
+    got = layer(X, attention_mask=np.zeros((B, 1, 1, T), bool), bias=BIAS)
+    assert (to_numpy(got) == 0).all()
+
+
+def test_gradients_of_a_fully_masked_row_are_finite():
+    layer = built()
+    mask = np.ones((B, 1, T, T), bool)
+    mask[0, :, 2] = False
+
+    def loss():
+        return keras.ops.sum(layer(X, attention_mask=mask, bias=BIAS) ** 2)
+
+    for gradient in gradients(layer.weights, loss):
+        assert np.isfinite(gradient).all()
+
+
+def test_a_large_score_does_not_overflow():
+    layer = built()
+    layer.query.kernel.assign(layer.query.kernel * 1e4)
+    assert np.isfinite(to_numpy(layer(X, attention_mask=SELF_MASK))).all()
+
+
+def test_dropout_drops_weights_at_its_rate_and_rescales():
+    # One head that copies: the values are the rows of an identity matrix, so that the
+    # output is the weights themselves, 1 / 64 each before dropout.
+    size, rate = 64, 0.3
+    layer = Attention(size, 1, use_bias=False, dropout=rate)
+    layer.build((None, None, size))
+    identity = np.eye(size, dtype="float32")
+    for projection in (layer.query, layer.key, layer.value, layer.output_projection):
+        projection.kernel.assign(identity)
+    query = np.zeros((4, size, size), "float32")
+    memory = np.tile(identity, (4, 1, 1))
+    still = to_numpy(layer(query, memory=memory, training=False))
+    np.testing.assert_allclose(still, 1 / size, rtol=1e-6)
+    dropped = to_numpy(layer(query, memory=memory, training=True))
+    np.testing.assert_allclose(
+        np.unique(dropped.round(7)), [0.0, 1 / size / (1 - rate)], atol=1e-6
+    )
+    assert abs((dropped == 0).mean() - rate) < 0.02
+
+
+CALLS = {
+    "self": (dict(query=X, attention_mask=SELF_MASK), {}, (B, T, D)),
+    "self_with_bias": (
+        dict(query=X, attention_mask=SELF_MASK, bias=BIAS),
+        {},
+        (B, T, D),
+    ),
+    "without_mask": (dict(query=X), {}, (B, T, D)),
+    "with_weights": (
+        dict(query=X, attention_mask=SELF_MASK),
+        dict(return_weights=True),
+        ((B, T, D), (B, 4, T, T)),
+    ),
+}
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("call", CALLS)
+def test_self_attention_is_a_layer(call, heads, tmp_path):
+    inputs, options, shape = CALLS[call]
+    check_layer(
+        lambda **kw: Attention(D, 4, HEADS[heads], **kw),
+        inputs,
+        shape,
+        tmp_path,
+        build_shapes=[(None, None, D)],
+        options=options,
+    )
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_cross_attention_is_a_layer(use_bias, tmp_path):
+    check_layer(
+        lambda **kw: Attention(
+            D,
+            4,
+            2,
+            head_dim=5,
+            scale=0.3,
+            dropout=0.1,
+            use_bias=use_bias,
+            kernel_initializer="he_normal",
+            **kw,
+        ),
+        dict(query=X, memory=MEMORY, attention_mask=CROSS_MASK),
+        (B, T, D),
+        tmp_path,
+        build_shapes=[(None, None, D), (None, None, M)],
+    )
+
+
+def test_impossible_heads_name_both_arguments():
+    with pytest.raises(ValueError, match="hidden_dim=10, num_heads=4"):
+        Attention(10, 4)
+    with pytest.raises(ValueError, match="num_heads=4, num_key_value_heads=3"):
+        Attention(12, 4, 3)

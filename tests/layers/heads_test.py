@@ -1,0 +1,40 @@
+"""The language-model head: own kernel or the embedding table, bias, scale."""
+
+import numpy as np
+import pytest
+
+from kzoo.layers import Embedding, LanguageModelHead
+from tests.harness import check_layer, difference, perturb, to_numpy
+
+B, T, D, V = 2, 3, 12, 17
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "own"])
+def test_logits_are_products_with_every_row(tied, scale, use_bias):
+    table = Embedding(V, D)
+    table.build()
+    head = LanguageModelHead(
+        V, D, tied_to=table if tied else None, use_bias=use_bias, scale=scale
+    )
+    head.build()
+    perturb([*table.weights, *(w for w in head.weights if w is not table.embeddings)])
+    rows = to_numpy(table.embeddings.value) if tied else to_numpy(head.kernel.value).T
+    bias = to_numpy(head.bias.value) if use_bias else np.zeros(V)
+    expected = np.zeros((B, T, V))
+    for b, t, v in np.ndindex(B, T, V):
+        expected[b, t, v] = scale * float(X[b, t] @ rows[v].astype("float64")) + bias[v]
+    assert difference(to_numpy(head(X)), expected) <= 1e-6
+    assert (head.kernel is None) == tied
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_an_own_head_is_a_layer(use_bias, tmp_path):
+    check_layer(
+        lambda **kw: LanguageModelHead(V, D, use_bias=use_bias, scale=0.5, **kw),
+        dict(x=X),
+        (B, T, V),
+        tmp_path,
+    )

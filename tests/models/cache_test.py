@@ -1,0 +1,174 @@
+"""Decoding with a cache equals the full forward pass, within 1e-5."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from kzoo import ops
+from kzoo.config import ModelConfig, StackConfig
+from tests import harness
+from tests.harness import difference, padding, random_ids, to_numpy
+
+# Building takes longer than running, and these tests change no weight.
+Transformer = functools.cache(harness.Transformer)
+
+TOLERANCE = 1e-5
+LENGTH, CAPACITY = 7, 9
+POSITIONS = ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
+HEADS = {"multi_head": 4, "grouped_query": 2, "multi_query": 1}
+CHUNKS = {"single_steps": [1] * 7, "prefill_then_steps": [4, 1, 1, 1], "two": [3, 4]}
+
+
+def stack(**changes):
+    return StackConfig(
+        **{
+            "vocabulary_size": 23,
+            "num_layers": 2,
+            "hidden_dim": 32,
+            "num_heads": 4,
+            "intermediate_dim": 48,
+            "relative_buckets": 8,
+            "relative_max_distance": 6,
+            **changes,
+        }
+    )
+
+
+def decoder_only(**changes):
+    return ModelConfig(decoder=stack(causal=True, **changes))
+
+
+def encoder_decoder(**changes):
+    return ModelConfig(
+        encoder=stack(), decoder=stack(causal=True, cross_attention=True, **changes)
+    )
+
+
+def in_chunks(decoder, ids, chunks, fixed, mask=None, **options):
+    """The states of `ids`, read in pieces through a cache."""
+    with ops.fixed_buffers(fixed):
+        cache = decoder.empty_cache(len(ids), CAPACITY)
+        states, index = [], 0
+        for size in chunks:
+            stop = index + size
+            now = None
+            if mask is not None:
+                # What is not written yet counts as real: causality hides it.
+                rest = np.ones((len(mask), CAPACITY - stop), bool)
+                now = mask[:, :stop]
+                now = np.concatenate([now, rest], axis=1) if fixed else now
+            state, cache = decoder(
+                ids[:, index:stop],
+                padding_mask=now,
+                cache=cache,
+                index=index,
+                **options,
+            )
+            states.append(to_numpy(state))
+            index = stop
+        assert cache[0][0].shape[2] == (CAPACITY if fixed else LENGTH)
+    return np.concatenate(states, axis=1)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cached_decoding_equals_full_forward(positions, fixed):
+    transformer = Transformer(decoder_only(positions=positions))
+    ids = random_ids(transformer.config.decoder, (2, LENGTH))
+    full = to_numpy(transformer.decoder(ids))
+    got = in_chunks(transformer.decoder, ids, [4, 1, 1, 1], fixed)
+    assert difference(got, full) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_any_chunks_and_heads_equal_full_forward(heads, chunks, fixed):
+    config = decoder_only(num_key_value_heads=HEADS[heads], positions="rotary")
+    transformer = Transformer(config)
+    ids = random_ids(config.decoder, (2, LENGTH))
+    full = to_numpy(transformer.decoder(ids))
+    got = in_chunks(transformer.decoder, ids, CHUNKS[chunks], fixed)
+    assert difference(got, full) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative"])
+def test_padded_prompts_equal_full_forward(positions, side, fixed):
+    transformer = Transformer(decoder_only(positions=positions))
+    ids = random_ids(transformer.config.decoder, (3, LENGTH))
+    mask = padding([7, 5, 4], LENGTH, side)
+    full = to_numpy(transformer.decoder(ids, padding_mask=mask))
+    got = in_chunks(transformer.decoder, ids, [4, 1, 1, 1], fixed, mask)
+    assert difference(got[mask], full[mask]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("heads", HEADS)
+def test_projected_memory_equals_memory(heads, fixed):
+    config = encoder_decoder(num_key_value_heads=HEADS[heads])
+    transformer = Transformer(config)
+    decoder = transformer.decoder
+    ids, mask = random_ids(config.decoder, (3, LENGTH)), padding([6, 2, 1], 6)
+    source = random_ids(config.encoder, (3, 6))
+    memory = transformer.encoder(source, padding_mask=mask)
+    full = to_numpy(decoder(ids, memory=memory, memory_padding_mask=mask))
+    projected = decoder.project_memory(memory)
+    options = dict(projected=projected, memory_padding_mask=mask)
+    assert difference(to_numpy(decoder(ids, **options)), full) <= TOLERANCE
+    got = in_chunks(decoder, ids, [3, 1, 1, 1, 1], fixed, **options)
+    assert difference(got, full) <= TOLERANCE
+
+
+@pytest.mark.parametrize("chunks", [[LENGTH], [1] * LENGTH], ids=["whole", "steps"])
+@pytest.mark.parametrize("num_key_value_heads", [4, 2])
+def test_rows_of_a_group_share_one_projected_memory(num_key_value_heads, chunks):
+    config = encoder_decoder(num_key_value_heads=num_key_value_heads)
+    transformer = Transformer(config)
+    decoder, beams = transformer.decoder, 3
+    ids = random_ids(config.decoder, (2 * beams, LENGTH))
+    source, mask = random_ids(config.encoder, (2, 6)), padding([6, 2], 6)
+    memory = transformer.encoder(source, padding_mask=mask)
+    repeated = np.repeat(to_numpy(memory), beams, axis=0)
+    full = decoder(
+        ids, memory=repeated, memory_padding_mask=np.repeat(mask, beams, axis=0)
+    )
+    got = in_chunks(
+        decoder,
+        ids,
+        chunks,
+        fixed=False,
+        projected=decoder.project_memory(memory),
+        memory_padding_mask=mask,
+    )
+    assert difference(got, to_numpy(full)) <= TOLERANCE
+
+
+def test_a_source_of_nothing_but_padding_equals_full_forward():
+    config = encoder_decoder()
+    transformer = Transformer(config)
+    ids, mask = random_ids(config.decoder, (2, LENGTH)), padding([4, 0], 4)
+    source = random_ids(config.encoder, (2, 4))
+    full = to_numpy(transformer.states(ids, source=source, source_mask=mask))
+    assert np.isfinite(full).all()
+    memory = transformer.encoder(source, padding_mask=mask)
+    got = in_chunks(
+        transformer.decoder,
+        ids,
+        [1] * LENGTH,
+        fixed=False,
+        memory=memory,
+        memory_padding_mask=mask,
+    )
+    assert difference(got, full) <= TOLERANCE
+
+
+def test_a_sequence_beyond_the_learned_positions_is_refused():
+    transformer = Transformer(decoder_only(positions="learned", max_sequence_length=6))
+    ids = random_ids(transformer.config.decoder, (1, LENGTH))
+    with pytest.raises(ValueError, match="6 learned positions.*length 7"):
+        transformer.decoder(ids)
+    with pytest.raises(ValueError, match="6 learned positions.*length 7"):
+        in_chunks(transformer.decoder, ids, [6, 1], fixed=False)

@@ -1,0 +1,430 @@
+"""What every stack does: masks, dropout, gradients, paths, initial weights, saving."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kzoo.config import ModelConfig, StackConfig
+from kzoo.models import Decoder, Encoder, EncoderDecoder
+from tests.harness import (
+    Transformer,
+    difference,
+    gradients,
+    padding,
+    perturb,
+    random_ids,
+    to_numpy,
+)
+from tests.strategies import model_configs
+
+POSITIONS = ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
+
+
+def stack(**changes):
+    return StackConfig(
+        **{
+            "vocabulary_size": 23,
+            "num_layers": 2,
+            "hidden_dim": 16,
+            "num_heads": 4,
+            "intermediate_dim": 24,
+            **changes,
+        }
+    )
+
+
+def encoder_decoder(model=None, **changes):
+    return ModelConfig(
+        encoder=stack(**changes),
+        decoder=stack(causal=True, cross_attention=True, **changes),
+        **(model or {}),
+    )
+
+
+# Padding.
+
+
+@given(model_configs(), st.sampled_from(["right", "left"]), st.data())
+@settings(max_examples=8, deadline=None)
+def test_padding_changes_no_row(config, side, data):
+    """Neither what stands in padding, nor how much there is, nor other rows."""
+    transformer = Transformer(config)
+    lengths = data.draw(st.lists(st.integers(0, 5), min_size=2, max_size=2)) + [5]
+    width = 7
+    vocabulary = (config.decoder or config.encoder).vocabulary_size
+    ids = random_ids(config.decoder or config.encoder, (3, width))
+    mask = padding(lengths, width, side)
+    both = config.architecture == "encoder_decoder"
+    source = random_ids(config.encoder, (3, width), 1) if both else None
+    source_mask = padding([5, *lengths[:2]], width, side) if both else None
+
+    def states(ids, mask, source, source_mask):
+        return to_numpy(transformer.states(ids, mask, source, source_mask))
+
+    expected = states(ids, mask, source, source_mask)
+    assert np.isfinite(expected).all()
+    scale = np.abs(expected).max()
+
+    # Other tokens in the padding.
+    others = np.where(mask, ids, (ids + 1) % vocabulary)
+    other_source = (
+        np.where(source_mask, source, (source + 1) % vocabulary) if both else None
+    )
+    got = states(others, mask, other_source, source_mask)
+    np.testing.assert_allclose(got[mask], expected[mask], atol=1e-5 * scale)
+
+    # Less padding, for all arrays: no row is longer than 5.
+    kept = slice(None, 5) if side == "right" else slice(-5, None)
+    short = [
+        None if a is None else a[:, kept] for a in (ids, mask, source, source_mask)
+    ]
+    got = states(*short)
+    np.testing.assert_allclose(
+        got[short[1]], expected[:, kept][short[1]], atol=1e-5 * scale
+    )
+
+    # A row alone.
+    alone = [None if a is None else a[2:] for a in (ids, mask, source, source_mask)]
+    got = states(*alone)
+    np.testing.assert_allclose(got[alone[1]], expected[2:][alone[1]], atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_decoder_does_not_see_the_future(positions):
+    decoder = Transformer(
+        ModelConfig(decoder=stack(causal=True, positions=positions))
+    ).decoder
+    ids = random_ids(decoder.config, (1, 6))
+    changed = ids.copy()
+    changed[0, 4] += 1
+    before, after = to_numpy(decoder(ids)), to_numpy(decoder(changed))
+    np.testing.assert_array_equal(before[0, :4], after[0, :4])
+    assert (before[0, 4:] != after[0, 4:]).any(axis=-1).all()
+
+
+def change_of_a_token_when_two_others_swap(positions):
+    encoder = Transformer(
+        ModelConfig(encoder=stack(positions=positions, relative_buckets=8))
+    ).encoder
+    before = to_numpy(encoder(np.array([[3, 4, 5, 6, 7]], "int32")))
+    after = to_numpy(encoder(np.array([[4, 3, 5, 6, 7]], "int32")))
+    return difference(after[0, 2], before[0, 2])
+
+
+@pytest.mark.parametrize("positions", POSITIONS[1:])
+def test_positions_tell_the_order(positions):
+    assert change_of_a_token_when_two_others_swap(positions) > 1e-3
+
+
+def test_without_positions_the_order_is_unknown():
+    assert change_of_a_token_when_two_others_swap("none") <= 1e-6
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("positions", ["learned", "relative"])
+@pytest.mark.parametrize("tie_head", [True, False])
+def test_gradients_reach_every_variable(positions, tie_head):
+    config = encoder_decoder(
+        dict(head_bias=True, tie_head=tie_head),
+        positions=positions,
+        feed_forward="gated",
+        activation="gelu",
+        embedding_norm=True,
+    )
+    transformer = Transformer(config)
+    ids, source = random_ids(config.decoder, (2, 5)), random_ids(config.encoder, (2, 4))
+    direction = np.random.default_rng(0).normal(size=(2, 5, 23))
+    direction = keras.ops.convert_to_tensor(direction, "float32")
+
+    def loss():
+        logits = transformer.head(transformer.states(ids, source=source))
+        return keras.ops.sum(logits * direction)
+
+    for variable, gradient in zip(
+        transformer.variables, gradients(transformer.variables, loss), strict=True
+    ):
+        assert gradient is not None, variable.path
+        assert np.isfinite(gradient).all(), variable.path
+        if variable.path.endswith("attention/key/bias"):
+            # It adds the same to all scores of a query, which softmax takes away.
+            assert np.abs(gradient).max() < 1e-4, variable.path
+        else:
+            assert np.abs(gradient).max() > 1e-4, variable.path
+
+
+def test_gradients_of_fully_masked_rows_are_finite():
+    config = encoder_decoder()
+    transformer = Transformer(config)
+    ids, mask = random_ids(config.decoder, (2, 3)), padding([0, 3], 3)
+    source, source_mask = random_ids(config.encoder, (2, 3)), padding([3, 0], 3)
+
+    def loss():
+        return keras.ops.sum(transformer.states(ids, mask, source, source_mask) ** 2)
+
+    for gradient in gradients(transformer.variables[1:3], loss):
+        assert np.isfinite(gradient).all()
+
+
+# Dropout.
+
+
+def test_dropout_is_active_only_while_training():
+    config = stack(dropout=0.3, attention_dropout=0.2, feed_forward_dropout=0.1)
+    encoder = Encoder(config)
+    ids = random_ids(config, (2, 5))
+    still = to_numpy(encoder(ids))
+    np.testing.assert_array_equal(to_numpy(encoder(ids, training=False)), still)
+    first = to_numpy(encoder(ids, training=True))
+    second = to_numpy(encoder(ids, training=True))
+    assert (first != still).any() and (first != second).any()
+    np.testing.assert_array_equal(to_numpy(encoder(ids)), still)
+
+
+def test_without_rates_training_changes_nothing():
+    encoder = Encoder(stack(dropout=0.0))
+    ids = random_ids(encoder.config, (2, 5))
+    np.testing.assert_array_equal(
+        to_numpy(encoder(ids, training=True)), to_numpy(encoder(ids))
+    )
+
+
+def test_dropout_rates_are_those_of_the_config():
+    config = stack(dropout=0.3, attention_dropout=0.2, feed_forward_dropout=0.1)
+    encoder = Encoder(config)
+    assert encoder.embedding_dropout.rate == 0.3
+    for block in encoder.blocks:
+        assert block.residual_dropout.rate == 0.3
+        assert block.self_attention.weights_dropout.rate == 0.2
+        assert block.feed_forward.inner_dropout.rate == 0.1
+
+
+def test_dropout_hits_the_embedding():
+    # Blocks that add nothing leave the embedding, all ones, as the output.
+    config = stack(positions="none", final_norm=False, dropout=0.25)
+    encoder = Encoder(config)
+    encoder.build()
+    for variable in encoder.weights:
+        variable.assign(keras.ops.zeros(variable.shape))
+    encoder.token_embedding.embeddings.assign(np.ones((23, 16), "float32"))
+    got = to_numpy(encoder(np.ones((40, 50), "int32"), training=True))
+    np.testing.assert_allclose(np.unique(got), [0.0, 1 / 0.75], rtol=1e-6)
+    assert abs((got == 0).mean() - 0.25) < 0.02
+
+
+# Variables.
+
+
+def test_variable_paths_of_a_small_encoder_decoder():
+    config = ModelConfig(
+        encoder=stack(num_layers=1, positions="learned", embedding_norm=True),
+        decoder=stack(
+            num_layers=1,
+            positions="relative",
+            causal=True,
+            cross_attention=True,
+            norm="rms_norm",
+            feed_forward="gated",
+            use_bias=False,
+        ),
+        tie_head=False,
+        head_bias=True,
+    )
+    assert {path: w.shape for path, w in Transformer(config).weights.items()} == {
+        "encoder/token_embedding/embeddings": (23, 16),
+        "encoder/position_embedding/embeddings": (512, 16),
+        "encoder/embedding_norm/gamma": (16,),
+        "encoder/embedding_norm/beta": (16,),
+        "encoder/layer_0/self_attention/query/kernel": (16, 16),
+        "encoder/layer_0/self_attention/query/bias": (16,),
+        "encoder/layer_0/self_attention/key/kernel": (16, 16),
+        "encoder/layer_0/self_attention/key/bias": (16,),
+        "encoder/layer_0/self_attention/value/kernel": (16, 16),
+        "encoder/layer_0/self_attention/value/bias": (16,),
+        "encoder/layer_0/self_attention/output/kernel": (16, 16),
+        "encoder/layer_0/self_attention/output/bias": (16,),
+        "encoder/layer_0/self_attention_norm/gamma": (16,),
+        "encoder/layer_0/self_attention_norm/beta": (16,),
+        "encoder/layer_0/feed_forward/intermediate/kernel": (16, 24),
+        "encoder/layer_0/feed_forward/intermediate/bias": (24,),
+        "encoder/layer_0/feed_forward/output/kernel": (24, 16),
+        "encoder/layer_0/feed_forward/output/bias": (16,),
+        "encoder/layer_0/feed_forward_norm/gamma": (16,),
+        "encoder/layer_0/feed_forward_norm/beta": (16,),
+        "encoder/final_norm/gamma": (16,),
+        "encoder/final_norm/beta": (16,),
+        "decoder/token_embedding/embeddings": (23, 16),
+        "decoder/position_bias/embeddings": (32, 4),
+        "decoder/layer_0/self_attention/query/kernel": (16, 16),
+        "decoder/layer_0/self_attention/key/kernel": (16, 16),
+        "decoder/layer_0/self_attention/value/kernel": (16, 16),
+        "decoder/layer_0/self_attention/output/kernel": (16, 16),
+        "decoder/layer_0/self_attention_norm/scale": (16,),
+        "decoder/layer_0/cross_attention/query/kernel": (16, 16),
+        "decoder/layer_0/cross_attention/key/kernel": (16, 16),
+        "decoder/layer_0/cross_attention/value/kernel": (16, 16),
+        "decoder/layer_0/cross_attention/output/kernel": (16, 16),
+        "decoder/layer_0/cross_attention_norm/scale": (16,),
+        "decoder/layer_0/feed_forward/intermediate/kernel": (16, 24),
+        "decoder/layer_0/feed_forward/gate/kernel": (16, 24),
+        "decoder/layer_0/feed_forward/output/kernel": (24, 16),
+        "decoder/layer_0/feed_forward_norm/scale": (16,),
+        "decoder/final_norm/scale": (16,),
+        "head/kernel": (16, 23),
+        "head/bias": (23,),
+    }
+
+
+def test_kernels_have_the_shapes_of_heads_and_of_the_memory():
+    config = ModelConfig(
+        encoder=stack(hidden_dim=20),
+        decoder=stack(
+            causal=True, cross_attention=True, num_key_value_heads=2, head_dim=6
+        ),
+    )
+    weights = Transformer(config).weights
+    cross = "decoder/layer_1/cross_attention"
+    assert weights[f"{cross}/query/kernel"].shape == (16, 24)
+    assert weights[f"{cross}/key/kernel"].shape == (20, 12)
+    assert weights[f"{cross}/value/kernel"].shape == (20, 12)
+    assert weights[f"{cross}/output/kernel"].shape == (24, 16)
+
+
+def test_a_shared_table_is_one_variable():
+    config = encoder_decoder(dict(share_embeddings=True))
+    transformer = Transformer(config)
+    tables = [path for path in transformer.weights if "token_embedding" in path]
+    assert tables == ["encoder/token_embedding/embeddings"]
+    assert transformer.decoder.token_embedding is transformer.encoder.token_embedding
+
+
+def test_the_base_model_has_the_parameters_of_the_paper():
+    """Vaswani et al. (2017), table 3: 65 million with 37,000 shared tokens."""
+    width, inner, vocabulary = 512, 2048, 37_000
+    linear = width * width + width
+    feed_forward = width * inner + inner + inner * width + width
+    norm = 2 * width
+    encoder_layer = 4 * linear + feed_forward + 2 * norm
+    decoder_layer = 8 * linear + feed_forward + 3 * norm
+    expected = vocabulary * width + 6 * (encoder_layer + decoder_layer) + 2 * norm
+    config = ModelConfig.from_size("base", "encoder_decoder", vocabulary)
+    model = EncoderDecoder(config)
+    model.build()
+    assert model.count_params() == expected
+    assert expected == pytest.approx(65e6, rel=0.03)
+
+
+# Initial weights.
+
+
+def initial_weights(**changes):
+    encoder = Encoder(
+        stack(
+            num_layers=2,
+            hidden_dim=96,
+            intermediate_dim=160,
+            positions="learned",
+            feed_forward="gated",
+            **changes,
+        ),
+        name="encoder",
+    )
+    encoder.build()
+    return {w.path: to_numpy(w.value) for w in encoder.weights}
+
+
+def test_xavier_is_uniform_by_fan_in_and_fan_out():
+    """Glorot and Bengio (2010), equation 16."""
+    for path, value in initial_weights().items():
+        if not path.endswith("kernel"):
+            continue
+        limit = np.sqrt(6 / sum(value.shape))
+        assert 0.99 * limit < np.abs(value).max() <= limit, path
+        assert value.std() == pytest.approx(limit / np.sqrt(3), rel=0.03), path
+        assert abs(value.mean()) < 0.03 * limit, path
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch",
+    reason="Keras 3.15 on torch truncates at 2, not at 2 standard deviations",
+)
+def test_truncated_normal_ends_at_two_deviations():
+    weights = initial_weights(initializer="truncated_normal", initializer_range=0.05)
+    for path, value in weights.items():
+        if not path.endswith(("kernel", "embeddings")):
+            continue
+        assert np.abs(value).max() <= 0.1, path
+        # The standard deviation of a normal distribution cut at 2 is 0.8796 of it.
+        assert value.std() == pytest.approx(0.05 * 0.8796, rel=0.06), path
+
+
+@pytest.mark.parametrize("initializer", ["xavier", "truncated_normal"])
+def test_norms_start_as_identity_biases_at_zero_kernels_differ(initializer):
+    weights = initial_weights(initializer=initializer)
+    kernels = []
+    for path, value in weights.items():
+        if path.endswith("gamma"):
+            assert (value == 1).all()
+        elif path.endswith(("beta", "bias")):
+            assert (value == 0).all()
+        else:
+            kernels.append(value.ravel()[:5])
+    assert len(np.unique(np.stack(kernels), axis=0)) == len(kernels)
+
+
+# Serialisation and precision.
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder_decoder"])
+def test_models_survive_a_keras_file(tmp_path, kind):
+    config = encoder_decoder(dict(share_embeddings=True), positions="relative")
+    ids, source = random_ids(config.decoder, (2, 5)), random_ids(config.encoder, (2, 4))
+    model, inputs = {
+        "encoder": (Encoder(config.encoder), (ids,)),
+        "decoder": (Decoder(config.decoder.replace(cross_attention=False)), (ids,)),
+        "encoder_decoder": (EncoderDecoder(config), (source, ids)),
+    }[kind]
+    model.build()
+    perturb(model.weights)
+    expected = to_numpy(model(*inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.config == model.config
+    assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
+    np.testing.assert_array_equal(to_numpy(loaded(*inputs)), expected)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = type(model)(model.config)
+    other.build()
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(to_numpy(other(*inputs)), expected)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision_is_finite_and_close(dtype, positions):
+    config = stack(positions=positions, causal=True, norm="rms_norm")
+    exact = Decoder(config)
+    exact.build()
+    perturb(exact.weights)
+    mixed = Decoder(config, dtype=f"mixed_{dtype}")
+    mixed.build()
+    mixed.set_weights(exact.get_weights())
+    assert {w.dtype for w in mixed.weights} == {"float32"}
+    ids, mask = random_ids(config, (2, 6)), padding([0, 5], 6)
+    got = mixed(ids, padding_mask=mask)
+    assert keras.backend.standardize_dtype(got.dtype) == dtype
+    got, expected = to_numpy(got), to_numpy(exact(ids, padding_mask=mask))
+    assert np.isfinite(got).all()
+    assert difference(got[mask], expected[mask]) <= 0.05
+
+
+def test_configs_of_another_kind_are_refused():
+    with pytest.raises(ValueError, match="causal=False.*Received: causal=True"):
+        Encoder(stack(causal=True))
+    with pytest.raises(ValueError, match="causal=True"):
+        Decoder(stack())
+    with pytest.raises(ValueError, match="encoder and a decoder.*Received: encoder"):
+        EncoderDecoder(ModelConfig(encoder=stack()))

@@ -1,0 +1,52 @@
+"""Training curves show every measure of a history."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from kzoo import plots
+
+ROWS = [
+    {"epoch": 3, "seconds": 9.0, "loss": 2.0, "val_loss": 2.5, "token_accuracy": 0.5},
+    {"epoch": 4, "seconds": 8.0, "loss": 1.0, "val_loss": 2.0, "token_accuracy": 0.7},
+]
+
+
+def lines(figure):
+    return {
+        (axes.get_title(loc="left"), line.get_label()): (
+            list(line.get_xdata()),
+            list(line.get_ydata()),
+        )
+        for axes in figure.axes
+        for line in axes.get_lines()
+    }
+
+
+def test_validation_is_drawn_beside_training_and_measures_apart():
+    drawn = lines(plots.training_curve(ROWS))
+    assert drawn == {
+        ("loss, nats a token", "training"): ([3, 4], [2.0, 1.0]),
+        ("loss, nats a token", "validation"): ([3, 4], [2.5, 2.0]),
+        ("token accuracy", "training"): ([3, 4], [0.5, 0.7]),
+    }
+
+
+def test_keras_history_and_a_dict_are_drawn_alike():
+    series = {"loss": [2.0, 1.0], "val_loss": [2.5, 2.0]}
+    of_keras = SimpleNamespace(history=series, epoch=[0, 1])
+    assert lines(plots.training_curve(of_keras)) == lines(plots.training_curve(series))
+
+
+def test_an_epoch_without_a_number_is_left_out():
+    rows = [dict(ROWS[0], loss=math.nan), {"epoch": 5, "loss": 0.5}]
+    drawn = lines(plots.training_curve(rows))
+    assert drawn["loss, nats a token", "training"] == ([5], [0.5])
+    assert drawn["loss, nats a token", "validation"] == ([3], [2.5])
+
+
+@pytest.mark.parametrize("history", [[], {}, {"loss": []}])
+def test_a_history_without_an_epoch_is_refused(history):
+    with pytest.raises(ValueError, match="one epoch at least"):
+        plots.training_curve(history)

@@ -1,0 +1,98 @@
+"""Hypothesis draws configs over all fields, small enough to run.
+
+The width and the inner width are fixed, so that a backend which compiles for shapes
+meets few of them.
+"""
+
+from hypothesis import strategies as st
+
+from kzoo.config import ModelConfig, StackConfig
+
+HIDDEN_DIM, INTERMEDIATE_DIM, VOCABULARY_SIZE = 24, 40, 19
+
+rates = st.sampled_from([0.0, 0.1, 0.5])
+
+
+def stack_fields(draw, *, causal, cross_attention):
+    """A value for every field of a `StackConfig`."""
+    key_value_heads = draw(st.sampled_from([1, 2]))
+    heads = key_value_heads * draw(st.sampled_from([1, 2, 3]))
+    positions = draw(
+        st.sampled_from(
+            ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
+        )
+    )
+    head_dims = [None, 4, 10] if positions == "rotary" else [None, 4, 7]
+    return dict(
+        vocabulary_size=VOCABULARY_SIZE,
+        num_layers=draw(st.integers(1, 2)),
+        hidden_dim=HIDDEN_DIM,
+        num_heads=heads,
+        intermediate_dim=INTERMEDIATE_DIM,
+        num_key_value_heads=key_value_heads,
+        head_dim=draw(st.sampled_from(head_dims)),
+        max_sequence_length=draw(st.sampled_from([9, 30])),
+        positions=positions,
+        rope_max_wavelength=draw(st.sampled_from([10_000.0, 100.0])),
+        relative_buckets=draw(st.sampled_from([4, 6, 32])),
+        relative_max_distance=draw(st.sampled_from([17, 128])),
+        norm=draw(st.sampled_from(["layer_norm", "rms_norm"])),
+        norm_position=draw(st.sampled_from(["pre", "post"])),
+        norm_epsilon=draw(st.sampled_from([1e-6, 1e-5, 1e-3])),
+        final_norm=draw(st.sampled_from([None, False, True])),
+        embedding_norm=draw(st.booleans()),
+        embedding_scale=draw(st.sampled_from([1.0, 0.5, HIDDEN_DIM**0.5])),
+        feed_forward=draw(st.sampled_from(["plain", "gated"])),
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
+        use_bias=draw(st.booleans()),
+        attention_scale=draw(st.sampled_from([None, 0.3, 0.1])),
+        dropout=draw(rates),
+        attention_dropout=draw(rates),
+        feed_forward_dropout=draw(rates),
+        causal=causal,
+        cross_attention=cross_attention,
+        initializer=draw(st.sampled_from(["xavier", "truncated_normal"])),
+        initializer_range=draw(st.sampled_from([0.02, 0.1])),
+    )
+
+
+def model_fields(draw):
+    """A value for every field of a `ModelConfig`."""
+    architecture = draw(st.sampled_from(["encoder", "decoder", "encoder_decoder"]))
+    both = architecture == "encoder_decoder"
+    stack = {}
+    for name in ("encoder", "decoder"):
+        has = both or architecture == name
+        decoder = name == "decoder"
+        stack[name] = (
+            StackConfig(
+                **stack_fields(draw, causal=decoder, cross_attention=decoder and both)
+            )
+            if has
+            else None
+        )
+    pad, start, end = draw(st.sampled_from([(0, 1, 2), (3, 3, 5), (18, 0, 4)]))
+    return dict(
+        **stack,
+        share_embeddings=both and draw(st.booleans()),
+        tie_head=draw(st.booleans()),
+        head_bias=draw(st.booleans()),
+        head_scale=draw(st.sampled_from([1.0, HIDDEN_DIM**-0.5])),
+        pad_token_id=pad,
+        start_token_id=start,
+        end_token_id=end,
+    )
+
+
+@st.composite
+def stack_configs(draw, causal=False, cross_attention=False):
+    """Any possible `StackConfig`."""
+    return StackConfig(
+        **stack_fields(draw, causal=causal, cross_attention=cross_attention)
+    )
+
+
+@st.composite
+def model_configs(draw):
+    """Any possible `ModelConfig`."""
+    return ModelConfig(**model_fields(draw))

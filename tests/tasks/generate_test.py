@@ -1,0 +1,156 @@
+"""`generate` of the tasks: prompts of any lengths, one trace, clear errors."""
+
+import keras
+import numpy as np
+import pytest
+
+import kzoo
+from tests.harness import perturb
+
+VOCABULARY = 23
+PROMPTS = [[5, 6, 7, 8], [9], [4, 3, 4, 3, 4, 3, 5]]
+
+
+def make(kind, **changes):
+    options = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+    model = kind.from_size("tiny", vocabulary_size=VOCABULARY, **{**options, **changes})
+    perturb(model.named_variables().values())
+    return model
+
+
+def naive(model, ids, count):
+    """Greedy by the full forward, a whole sequence each time."""
+    config, found = model.config, []
+    seq2seq = config.encoder is not None
+    for _ in range(count):
+        if seq2seq:
+            inputs = {
+                "encoder_token_ids": np.array([ids]),
+                "decoder_token_ids": np.array([[config.start_token_id, *found]]),
+            }
+        else:
+            inputs = {"token_ids": np.array([[*ids, *found]])}
+        mask_free = {k: v.astype("int32") for k, v in inputs.items()}
+        if not seq2seq:
+            mask_free["padding_mask"] = np.ones_like(inputs["token_ids"], bool)
+        logits = keras.ops.convert_to_numpy(model(mask_free))[0, -1]
+        token = int(logits.argmax())
+        if token == config.end_token_id:
+            break
+        found.append(token)
+    return [token for token in found if token != config.pad_token_id]
+
+
+@pytest.mark.parametrize(
+    "positions", ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
+)
+def test_causal_generation_of_ragged_prompts_equals_the_full_forward(positions):
+    model = make(kzoo.CausalLM, positions=positions, num_key_value_heads=2)
+    expected = [naive(model, ids, 6) for ids in PROMPTS]
+    assert model.generate(PROMPTS, max_new_tokens=6) == expected
+    left = np.array([[0] * (7 - len(p)) + p for p in PROMPTS])
+    right = np.array([p + [0] * (7 - len(p)) for p in PROMPTS])
+    assert model.generate(left, max_new_tokens=6) == expected
+    assert model.generate(right, max_new_tokens=6) == expected
+    masked = {"token_ids": right, "padding_mask": right != 0}
+    assert model.generate(masked, max_new_tokens=6, batch_size=2) == expected
+
+
+def test_seq2seq_generation_of_ragged_sources_equals_the_full_forward():
+    model = make(kzoo.Seq2SeqLM)
+    expected = [naive(model, ids, 6) for ids in PROMPTS]
+    assert model.generate(PROMPTS, max_new_tokens=6) == expected
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_beams_do_not_mix_the_rows_of_a_batch(kind):
+    model = make(kind)
+    options = dict(max_new_tokens=5, beams=3, num_return_sequences=2)
+    together, scores = model.generate(PROMPTS, return_scores=True, **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone, score = model.generate([prompt], return_scores=True, **options)
+        assert together[row] == alone[0]
+        np.testing.assert_allclose(scores[row], score[0], atol=1e-4)
+
+
+def test_beam_scores_are_the_log_probabilities_of_the_sequences():
+    model = make(kzoo.Seq2SeqLM)
+    found, scores = model.generate(
+        [PROMPTS[0]], max_new_tokens=4, beams=3, length_penalty=0.0, return_scores=True
+    )
+    ids = [*found[0], model.config.end_token_id][:4]
+    inputs = {
+        "encoder_token_ids": np.array([PROMPTS[0]], "int32"),
+        "decoder_token_ids": np.array([[model.config.start_token_id, *ids[:-1]]]),
+    }
+    logits = keras.ops.convert_to_numpy(model(inputs))[0].astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    assert scores[0] == pytest.approx(log_p[range(len(ids)), ids].sum(), abs=1e-4)
+
+
+def test_a_second_call_of_the_same_bucket_traces_nothing():
+    model = make(kzoo.Seq2SeqLM)
+
+    def traces():
+        return sum(f.traces for f in model._generate_functions.values())
+
+    model.generate([[5, 6, 7]], max_new_tokens=4)
+    first = traces()
+    model.generate([[8, 9, 4]], max_new_tokens=4)
+    model.generate([[8, 9, 5, 6]], max_new_tokens=4)  # the bucket of 3 and 4 is one
+    assert first == traces() == 1
+    if keras.backend.backend() == "tensorflow":
+        model.generate(PROMPTS * 3, max_new_tokens=7)
+        assert traces() == 1  # one graph for every shape
+
+
+def test_generation_follows_new_weights():
+    model = make(kzoo.CausalLM, tie_head=False)
+    before = model.generate([[5, 6]], max_new_tokens=8)
+    perturb(model.named_variables().values(), seed=3)
+    after = model.generate([[5, 6]], max_new_tokens=8)
+    assert after == [naive(model, [5, 6], 8)] != before
+
+
+def test_an_empty_prompt_starts_from_the_start_token():
+    model = make(kzoo.CausalLM)
+    start = model.config.start_token_id
+    expected = model.generate([[start]], max_new_tokens=5)
+    assert model.generate([[]], max_new_tokens=5) == expected
+    assert model.generate([[], [4, 5, 6]], max_new_tokens=5)[:1] == expected
+
+
+def test_strings_in_strings_out():
+    tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
+    model = kzoo.Seq2SeqLM.from_size("tiny", tokenizer)
+    assert isinstance(model.generate("abc", max_new_tokens=3), str)
+    several = model.generate(["abc", "b", ""], max_new_tokens=3, beams=2)
+    assert len(several) == 3 and all(isinstance(text, str) for text in several)
+    best = model.generate(["abc"], max_new_tokens=3, beams=2, num_return_sequences=2)
+    assert len(best[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([], {}, "at least one prompt"),
+        ([[5]], {"max_new_tokens": 0}, "max_new_tokens must be"),
+        ([[5]], {"beams": 0}, "beams must be"),
+        ([[5]], {"beams": 2, "num_return_sequences": 3}, "at most beams"),
+        ([[VOCABULARY]], {}, "must be in"),
+        ([[-1]], {}, "must be in"),
+        ([[0.5]], {}, "integer ids"),
+        (["text"], {}, "no tokenizer"),
+        ({"ids": [[1]]}, {}, "reads 'token_ids'"),
+    ],
+)
+def test_bad_input_is_named(prompts, options, message):
+    model = make(kzoo.CausalLM)
+    with pytest.raises(ValueError, match=message):
+        model.generate(prompts, **options)
+
+
+def test_more_tokens_than_learned_positions_are_refused():
+    model = make(kzoo.CausalLM, positions="learned", max_sequence_length=8)
+    with pytest.raises(ValueError, match="8 learned positions"):
+        model.generate([[3, 4, 5]], max_new_tokens=6)

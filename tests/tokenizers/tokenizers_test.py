@@ -1,0 +1,314 @@
+"""Claims about every tokenizer; what only one of them does is at the end."""
+
+import copy
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzoo.tokenizers import (
+    FastTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+TEXTS = [
+    "A man rides a bike down the street.",
+    "Ein Mann fährt mit dem Fahrrad die Straße hinunter.",
+    "The bike is red, the street is wet.",
+    "Das Fahrrad ist rot, die Straße ist nass.",
+    "Two men ride two bikes: one is red, one is wet.",
+]
+TRAINERS = {
+    "sentencepiece-unigram": lambda: SentencePieceTokenizer.train(TEXTS, 60),
+    "sentencepiece-bpe": lambda: SentencePieceTokenizer.train(
+        TEXTS, 90, algorithm="bpe"
+    ),
+    "sentencepiece-bytes": lambda: SentencePieceTokenizer.train(
+        TEXTS, 340, algorithm="bpe", byte_fallback=True
+    ),
+    "bpe": lambda: FastTokenizer.train(TEXTS, 300),
+    "wordpiece": lambda: FastTokenizer.train(TEXTS, 90, algorithm="wordpiece"),
+    "character": lambda: FastTokenizer.train(TEXTS, 90, algorithm="character"),
+}
+BUILT = {name: train() for name, train in TRAINERS.items()}
+
+
+@pytest.fixture(params=BUILT)
+def tokenizer(request):
+    return BUILT[request.param]
+
+
+def test_trained_special_ids_are_those_of_the_model_config(tokenizer):
+    ids = (
+        tokenizer.pad_token_id,
+        tokenizer.start_token_id,
+        tokenizer.end_token_id,
+        tokenizer.unknown_token_id,
+    )
+    assert ids == (0, 1, 2, 3)
+    assert tokenizer.tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+
+
+def test_training_text_round_trips_and_ids_are_in_the_vocabulary(tokenizer):
+    encoded = tokenizer.encode(TEXTS)
+    assert tokenizer.decode(encoded)[0].replace(" ", "") == TEXTS[0].replace(" ", "")
+    assert all(3 < i < tokenizer.vocabulary_size for ids in encoded for i in ids)
+
+
+def test_a_special_tokens_name_in_a_text_is_text(tokenizer):
+    (ids,) = tokenizer.encode(["a </s> <pad> <s> man"])
+    assert not {0, 1, 2} & set(ids)
+
+
+def test_decode_drops_padding_start_and_all_after_the_end(tokenizer):
+    (ids,) = tokenizer.encode(["the street is wet."])
+    rest = [2, ids[0], 0, 0]
+    expected = tokenizer.decode([ids])
+    assert tokenizer.decode([[0, 0, 1, *ids, *rest]]) == expected
+    assert tokenizer.decode(np.array([[1, *ids, *rest]], np.int64)) == expected
+    assert tokenizer.decode([[], [1, 2], np.zeros(3, np.int32)]) == ["", "", ""]
+
+
+def test_an_unknown_token_leaves_a_trace(tokenizer):
+    (ids,) = tokenizer.encode(["street"])
+    assert tokenizer.decode([[*ids, 3]]) != tokenizer.decode([ids])
+
+
+def test_empty_inputs_give_empty_outputs(tokenizer):
+    assert tokenizer.encode([]) == []
+    assert tokenizer.encode([""]) == [[]]
+    assert tokenizer.decode([]) == []
+    assert tokenizer.tokens([]) == []
+
+
+def test_copies_are_equal(tokenizer, tmp_path):
+    config = json.loads(json.dumps(tokenizer.get_config()))
+    tokenizer.save(tmp_path / "new" / "folder")
+    for twin in (
+        pickle.loads(pickle.dumps(tokenizer)),
+        copy.deepcopy(tokenizer),
+        Tokenizer.from_config(config),
+        type(tokenizer).from_config(config),
+        load_tokenizer(tmp_path / "new" / "folder"),
+    ):
+        assert type(twin) is type(tokenizer)
+        assert twin.get_config() == tokenizer.get_config()
+        assert twin.encode(TEXTS) == tokenizer.encode(TEXTS)
+        assert twin.encode(["</s>"]) == tokenizer.encode(["</s>"])
+
+
+def test_saved_folder_has_the_librarys_own_file(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted([tokenizer.file_name, "tokenizer_config.json"])
+
+
+def test_training_gives_the_same_bytes_in_another_process():
+    code = (
+        "import hashlib; from tests.tokenizers.tokenizers_test import BUILT; "
+        "print(*(hashlib.sha256(str(t.get_config()).encode()).hexdigest() "
+        "for t in BUILT.values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    here = [
+        hashlib.sha256(str(t.get_config()).encode()).hexdigest() for t in BUILT.values()
+    ]
+    assert done.stdout.split() == here, done.stderr
+
+
+def test_importing_tokenizers_imports_no_framework():
+    code = (
+        "import sys, kzoo.tokenizers; "
+        "print({'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("texts", "received"),
+    [
+        ("a man", "'a man' of type str"),
+        (["a", 7], "7 of type int at index 1"),
+        (b"a", "of type bytes"),
+        (None, "None of type NoneType"),
+    ],
+)
+def test_encode_names_what_is_not_a_list_of_strings(tokenizer, texts, received):
+    with pytest.raises(TypeError, match="expects a list of strings") as caught:
+        tokenizer.encode(texts)
+    assert received in str(caught.value)
+
+
+def test_encode_names_a_lone_surrogate(tokenizer):
+    with pytest.raises(ValueError, match="index 1 has no UTF-8 form.*character 2"):
+        tokenizer.encode(["fine", "ab\ud800"])
+
+
+def test_decode_refuses_what_is_not_rows_of_ids(tokenizer):
+    with pytest.raises(TypeError, match="wrap a single one in a list"):
+        tokenizer.decode([5, 6])
+    with pytest.raises(TypeError, match="dtype float64"):
+        tokenizer.decode([[5.0, 6.0]])
+    with pytest.raises(ValueError, match=r"Received: -1"):
+        tokenizer.decode([[5, -1]])
+    with pytest.raises(ValueError, match="Received: 9999; the model's vocabulary"):
+        tokenizer.tokens([9999])
+
+
+def test_loading_names_the_file_that_is_missing_or_broken(tokenizer, tmp_path):
+    model, config = tmp_path / tokenizer.file_name, tmp_path / "tokenizer_config.json"
+    with pytest.raises(FileNotFoundError, match="tokenizer_config.json"):
+        load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path)
+    model.write_bytes(b"\xff broken")
+    with pytest.raises(ValueError, match=tokenizer.file_name):
+        load_tokenizer(tmp_path)
+    model.unlink()
+    with pytest.raises(FileNotFoundError, match=tokenizer.file_name):
+        load_tokenizer(tmp_path)
+    for broken in ("{", "[]", '{"tokenizer_class": "BertTokenizer"}'):
+        config.write_text(broken)
+        with pytest.raises(ValueError, match="tokenizer_config.json"):
+            load_tokenizer(tmp_path)
+
+
+def test_from_config_refuses_what_it_does_not_know(tokenizer):
+    config = tokenizer.get_config()
+    with pytest.raises(ValueError, match="Unknown kind of tokenizer 'word'"):
+        Tokenizer.from_config({**config, "kind": "word"})
+    with pytest.raises(ValueError, match="'lowercase'"):
+        Tokenizer.from_config({**config, "lowercase": True})
+    with pytest.raises(ValueError, match=r"pad_token_id must be in \[0, "):
+        Tokenizer.from_config({**config, "pad_token_id": 10**6})
+    other = (
+        FastTokenizer
+        if isinstance(tokenizer, SentencePieceTokenizer)
+        else SentencePieceTokenizer
+    )
+    with pytest.raises(ValueError, match=f"use {type(tokenizer).__name__}.from"):
+        other.from_config(config)
+
+
+@given(st.lists(st.text()))
+def test_byte_level_bpe_round_trips_any_text(texts):
+    tokenizer = BUILT["bpe"]
+    assert tokenizer.decode(tokenizer.encode(texts)) == texts
+
+
+ALPHABET = sorted(set("".join(TEXTS)))
+
+
+@given(st.text(st.sampled_from(ALPHABET)))
+def test_character_ids_are_one_a_character_and_round_trip(text):
+    tokenizer = BUILT["character"]
+    (ids,) = tokenizer.encode([text])
+    assert tokenizer.tokens(ids) == list(text)
+    assert tokenizer.decode([ids]) == [text]
+
+
+def test_character_tokenizer_keeps_spaces_and_line_ends():
+    text = " a\n\n  b\r\n\tc\u0085\u2028d\N{BICYCLE}"
+    tokenizer = FastTokenizer.train([text], 100, algorithm="character")
+    assert tokenizer.vocabulary_size == 4 + len(set(text))
+    assert tokenizer.decode(tokenizer.encode([text])) == [text]
+
+
+def test_character_ids_are_by_frequency_then_by_code_point():
+    tokenizer = FastTokenizer.train(["cabbab"], 6, algorithm="character")
+    # b 3, a 2, c 1, and there is room for two.
+    assert tokenizer.encode(["abc"]) == [[5, 4, 3]]
+
+
+@given(st.lists(st.text(st.sampled_from("abßé木🚲"), min_size=1), max_size=5))
+def test_sentencepiece_bytes_round_trip_words_outside_the_corpus(words):
+    tokenizer = BUILT["sentencepiece-bytes"]
+    (ids,) = tokenizer.encode([" ".join(words)])
+    assert 3 not in ids
+    assert tokenizer.decode([ids]) == [" ".join(words)]
+
+
+def test_sentencepiece_learns_from_texts_longer_than_its_own_limit():
+    text = " ".join(["zebra"] * 2000)  # the library's limit is 4192 bytes
+    tokenizer = SentencePieceTokenizer.train([text, "a dog"], 40)
+    assert 3 not in tokenizer.encode(["zebra"])[0]
+
+
+def test_sentencepiece_lower_cases_when_asked():
+    tokenizer = SentencePieceTokenizer.train(TEXTS, 60, normalization="nmt_nfkc_cf")
+    assert tokenizer.encode(["THE BIKE"]) == tokenizer.encode(["the bike"])
+
+
+def test_wordpiece_pieces_spell_each_word():
+    tokenizer = BUILT["wordpiece"]
+    (ids,) = tokenizer.encode(["the streets, wettest"])
+    words, pieces = [], tokenizer.tokens(ids)
+    for piece in pieces:
+        if piece.startswith("##"):
+            words[-1] += piece[2:]
+        else:
+            words.append(piece)
+    assert words == ["the", "streets", ",", "wettest"]
+    assert any(piece.startswith("##") for piece in pieces)
+
+
+def test_byte_level_pieces_are_readable():
+    tokenizer = FastTokenizer.train(["ä bike"] * 5, 280)
+    (ids,) = tokenizer.encode(["ä bike"])
+    assert "".join(tokenizer.tokens(ids)) == "ä bike"
+
+
+def test_decode_when_start_is_end_or_padding():
+    model = BUILT["character"].get_config()["model"]
+    (ids,) = BUILT["character"].encode(["wet"])
+    bart = FastTokenizer(model, pad_token_id=0, start_token_id=2, end_token_id=2)
+    assert bart.decode([[2, *ids, 2, 2], [2, 2, *ids]]) == ["wet", ""]
+    t5 = FastTokenizer(model, pad_token_id=0, start_token_id=0, end_token_id=2)
+    assert t5.decode([[0, *ids, 2, 0]]) == ["wet"]
+    assert t5.unknown_token_id is None
+
+
+def test_a_vocabulary_too_small_for_the_alphabet_says_what_it_needs():
+    alphabet = len(set("".join(TEXTS)))
+    with pytest.raises(ValueError, match=r"at least \d+. Received: 10"):
+        SentencePieceTokenizer.train(TEXTS, 10)
+    with pytest.raises(ValueError, match="at least 260. Received: 100"):
+        FastTokenizer.train(TEXTS, 100)
+    with pytest.raises(ValueError, match="at least"):
+        FastTokenizer.train(TEXTS, 20, algorithm="wordpiece")
+    # The number that the message gives is enough: letters, "▁" for " ", and four.
+    assert SentencePieceTokenizer.train(TEXTS, alphabet + 4).vocabulary_size
+
+
+def test_a_vocabulary_too_large_for_the_corpus_is_made_smaller():
+    for train in (SentencePieceTokenizer.train, FastTokenizer.train):
+        tokenizer = train(["a bike"], 5000)
+        assert 0 < tokenizer.vocabulary_size < 5000
+
+
+def test_training_refuses_no_text_and_unknown_algorithms():
+    for train in (SentencePieceTokenizer.train, FastTokenizer.train):
+        with pytest.raises(ValueError, match="at least one text"):
+            train([], 300)
+        with pytest.raises(ValueError, match="algorithm must be one of"):
+            train(TEXTS, 300, algorithm="words")
+        with pytest.raises(TypeError, match="expects a list of strings"):
+            train("one text", 300)
+    with pytest.raises(ValueError, match="SentencePieceTokenizer"):
+        FastTokenizer.train(TEXTS, 300, algorithm="unigram")
+    with pytest.raises(TypeError, match="bytes of a .model"):
+        SentencePieceTokenizer("model")

@@ -1,0 +1,233 @@
+"""Resuming is exact, averages are means, and nothing is half-written."""
+
+import errno
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from kzoo.training import CheckpointAverage, ResumableCheckpoint, callbacks
+
+X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(24, 2)).astype("float32")
+
+
+def new_model(seed=None, units=8):
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dropout(0.5, seed=seed),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model
+
+
+def fit(model, epochs, *extra):
+    return model.fit(
+        X, Y, epochs=epochs, batch_size=8, shuffle=False, verbose=0, callbacks=extra
+    )
+
+
+def state(model):
+    return [
+        keras.ops.convert_to_numpy(v)
+        for v in [*model.variables, *model.optimizer.variables]
+    ]
+
+
+class Recorder(keras.callbacks.Callback):
+    """Keeps the weights of every epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        # Copies: on some backends the arrays share memory with the variables.
+        self.weights.append([np.array(w) for w in self.model.get_weights()])
+
+
+class Killed(Exception):
+    pass
+
+
+class KillBefore(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise Killed
+
+
+@pytest.mark.parametrize("killed_before", [1, 2, 3])
+def test_a_killed_training_resumes_to_the_same_state(tmp_path, killed_before):
+    whole = new_model(seed=3)
+    start = [np.array(w) for w in whole.get_weights()]
+    fit(whole, 4)
+
+    first = new_model(seed=3)
+    first.set_weights(start)
+    path = tmp_path / "run" / "resume.npz"
+    with pytest.raises(Killed):
+        fit(first, 4, ResumableCheckpoint(path), KillBefore(killed_before))
+    second = new_model(seed=99)  # other weights, other dropout: all is restored
+    history = fit(second, 4, ResumableCheckpoint(path))
+    assert history.epoch == list(range(killed_before, 4))
+    for got, want in zip(state(second), state(whole), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_finished_training_is_not_repeated_and_can_go_on(tmp_path):
+    path = tmp_path / "resume.npz"
+    model = new_model(seed=3)
+    fit(model, 2, ResumableCheckpoint(path))
+    done = state(model)
+    again = new_model(seed=4)
+    assert fit(again, 2, ResumableCheckpoint(path)).epoch == []
+    for got, want in zip(state(again), done, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert fit(again, 3, ResumableCheckpoint(path)).epoch == [2]
+    # Without the callback, fit counts from its own initial_epoch again.
+    assert fit(again, 1).epoch == [0]
+
+
+def test_a_stateful_pipeline_is_restored(tmp_path):
+    class Pipeline:
+        position = 0
+
+        def get_state(self):
+            return {"position": self.position}
+
+        def set_state(self, state):
+            self.position = state["position"]
+
+    path, pipeline = tmp_path / "resume.npz", Pipeline()
+    pipeline.position = 7
+    fit(new_model(), 1, ResumableCheckpoint(path, stateful={"data": pipeline}))
+    fresh = Pipeline()
+    fit(new_model(), 1, ResumableCheckpoint(path, stateful={"data": fresh}))
+    assert fresh.position == 7
+    with pytest.raises(ValueError, match=r"state of \['data'\]"):
+        fit(new_model(), 1, ResumableCheckpoint(path))
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "resume.npz"
+    fit(new_model(seed=3), 1, ResumableCheckpoint(path))
+    before = path.read_bytes()
+    written = []
+
+    def write_array(file, array, **kwargs):
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(file.write(array.tobytes()))
+
+    monkeypatch.setattr(callbacks.npy_format, "write_array", write_array)
+    with pytest.raises(OSError, match="No space left"):
+        fit(new_model(seed=3), 2, ResumableCheckpoint(path))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["resume.npz"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    path = tmp_path / "resume.npz"
+    fit(new_model(), 1, ResumableCheckpoint(path))
+    with pytest.raises(ValueError, match="written by another training") as error:
+        fit(new_model(units=9), 2, ResumableCheckpoint(path))
+    assert str(path) in str(error.value)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    path = tmp_path / "resume.npz"
+    fit(new_model(), 1, ResumableCheckpoint(path))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"resume\.npz is damaged"):
+        fit(new_model(), 2, ResumableCheckpoint(path))
+
+
+def test_the_average_is_the_mean_of_the_last_epochs(tmp_path):
+    model, recorder = new_model(), Recorder()
+    average = CheckpointAverage(tmp_path / "epochs", last=3)
+    fit(model, 5, recorder, average)
+    for got, *epochs in zip(model.get_weights(), *recorder.weights[2:], strict=True):
+        want = np.mean(np.array(epochs, np.float64), axis=0)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+    kept = sorted(p.name for p in (tmp_path / "epochs").iterdir())
+    assert kept == ["epoch-0003.npz", "epoch-0004.npz", "epoch-0005.npz"]
+
+    average.restore_last()
+    for got, want in zip(model.get_weights(), recorder.weights[-1], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_the_average_of_fewer_epochs_than_asked_is_of_all(tmp_path):
+    model, recorder = new_model(), Recorder()
+    fit(model, 2, recorder, CheckpointAverage(tmp_path, last=8))
+    for got, *epochs in zip(model.get_weights(), *recorder.weights, strict=True):
+        np.testing.assert_allclose(got, np.mean(epochs, axis=0), rtol=1e-5, atol=1e-7)
+
+
+def test_a_resumed_training_averages_the_same_epochs(tmp_path):
+    whole = new_model(seed=3)
+    start = [np.array(w) for w in whole.get_weights()]
+    fit(whole, 4, CheckpointAverage(tmp_path / "a", last=3))
+
+    first = new_model(seed=3)
+    first.set_weights(start)
+
+    def extra():
+        return (
+            CheckpointAverage(tmp_path / "b", last=3),
+            ResumableCheckpoint(tmp_path / "resume.npz"),
+        )
+
+    with pytest.raises(Killed):
+        fit(first, 4, *extra(), KillBefore(2))
+    second = new_model(seed=9)
+    fit(second, 4, *extra())
+    for got, want in zip(second.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_files_of_an_earlier_longer_training_do_not_join_the_average(tmp_path):
+    fit(new_model(), 6, CheckpointAverage(tmp_path, last=2))
+    model, recorder = new_model(), Recorder()
+    fit(model, 1, recorder, CheckpointAverage(tmp_path, last=2))
+    for got, want in zip(model.get_weights(), recorder.weights[0], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_bfloat16_weights_are_saved_and_averaged(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(2, dtype="bfloat16")]
+    )
+    model.compile("sgd", "mse")
+    fit(
+        model, 2, CheckpointAverage(tmp_path / "e"), ResumableCheckpoint(tmp_path / "r")
+    )
+    assert model.layers[0].kernel.dtype == "bfloat16"
+
+
+def test_nothing_to_average_and_nothing_to_restore(tmp_path):
+    with pytest.raises(ValueError, match="last must be positive. Received: 0"):
+        CheckpointAverage(tmp_path, last=0)
+    with pytest.raises(FileNotFoundError, match="Run fit"):
+        CheckpointAverage(tmp_path).restore_last()
+
+
+@pytest.mark.parametrize(
+    "callback", [CheckpointAverage("folder", last=2), ResumableCheckpoint("file.npz")]
+)
+def test_config_round_trip(callback):
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(callback)
+    )
+    assert type(again) is type(callback)
+    assert again.get_config() == callback.get_config()
