@@ -266,7 +266,11 @@ def test_a_task_takes_the_second_road_too(tmp_path):
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
 def test_two_graphs_share_one_file_of_weights_and_large_constants(tmp_path, positions):
     model = make(
-        kzoo.CausalLM, positions=positions, hidden_dim=256, relative_max_distance=400
+        kzoo.CausalLM,
+        positions=positions,
+        hidden_dim=256,
+        relative_max_distance=400,
+        head_scale=1 / 16,
     )
     check(model.export(tmp_path / "model", format="onnx"))
 
@@ -279,6 +283,23 @@ def test_an_artifact_with_right_scores_and_wrong_tokens_is_refused():
     got["sequences"] = got["sequences"][..., ::-1] + 1
     with pytest.raises(ExportError, match="1 of 1 sequences differ"):
         compare(function, "case", inputs, got, ExportReport("here", "onnx"))
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1e-6, True), (1e-4, False)])
+def test_the_tolerance_grows_with_the_values(factor, accepted):
+    model = make()
+    model.decoder.final_norm.gamma.assign(model.decoder.final_norm.gamma * 1000)
+    function = model.export_functions()[0]
+    inputs = function.cases(np.random.default_rng(0))["batch 1, length 5"]
+    logits = reference(function, inputs)["logits"]
+    assert np.abs(logits).max() > 1000  # where 1e-4 is less than a float's rounding
+    got = {"logits": logits * np.float32(1 + factor)}
+    report = ExportReport("here", "onnx")
+    if accepted:
+        compare(function, "case", inputs, got, report)
+    else:
+        with pytest.raises(ExportError, match="logits differs"):
+            compare(function, "case", inputs, got, report)
 
 
 def test_a_model_with_few_learned_positions_exports(tmp_path):
