@@ -4,9 +4,12 @@ import json
 
 import keras
 import numpy as np
+import onnxruntime
 
 from kzoo.layers import LanguageModelHead
 from kzoo.models.encoder_decoder import make_stacks
+from kzoo.ops.onnx_file import write_model
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, PORTABLE_OPSET, OnnxGraph
 from tests.reference import Reference
 
 
@@ -225,7 +228,8 @@ def check_layer(
     other.load_weights(folder / "model.weights.h5")
     _compare(other(inputs), expected, 0.0)
 
-    for function in compiled_forms(model, inputs):
+    free = with_free_axes(model, inputs)
+    for function in compiled_forms(model, free):
         _compare(function(inputs), expected, tolerance)
 
     for dtype in ("bfloat16", "float16"):
@@ -239,22 +243,16 @@ def check_layer(
         assert {w.dtype for w in mixed.weights} <= {"float32"}
         _compare(half, expected, 0.05)
 
-    check_exports(model, inputs, expected)
+    check_exports(model, inputs, folder, free)
     return model, expected
 
 
-def compiled_forms(model, inputs):
+def compiled_forms(model, free):
     """The model as a graph with free axes and under XLA, where the backend has them."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        free = {}
-        for name, array in inputs.items():
-            sizes = [None] * array.ndim
-            if array.dtype.kind == "f" and name not in ("bias",):
-                sizes[-1] = array.shape[-1]  # widths are known, lengths are not
-            free[name] = tf.TensorSpec(sizes, array.dtype)
-        yield tf.function(model, input_signature=[free])
+        yield free
         yield tf.function(model, jit_compile=True)
     if keras.backend.backend() == "jax":
         import jax
@@ -262,8 +260,103 @@ def compiled_forms(model, inputs):
         yield jax.jit(lambda inputs: model(inputs))
 
 
-def check_exports(model, inputs, expected):
-    """The hook for exports: every layer that passes here passes there."""
+def with_free_axes(model, inputs):
+    """A `tf.function` of the model for every batch and length; TensorFlow's alone."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    specs = {
+        name: tf.TensorSpec(sizes, inputs[name].dtype)
+        for name, sizes in free_shapes(inputs).items()
+    }
+    return tf.function(model, input_signature=[specs])
+
+
+def free_shapes(inputs):
+    """Name to shape, `None` where the axis is a batch or a length.
+
+    The width of a float input is known, so are the heads of a mask or a bias, and
+    what is 1 in order to be broadcast.
+    """
+    shapes = {}
+    for name, array in inputs.items():
+        fixed = {1} if array.ndim == 4 else set()
+        if array.dtype.kind == "f" and array.ndim < 4:
+            fixed.add(array.ndim - 1)
+        shapes[name] = tuple(
+            size if size == 1 or axis in fixed else None
+            for axis, size in enumerate(array.shape)
+        )
+    return shapes
+
+
+def check_exports(model, inputs, folder, free=None):
+    """The layer alone as ONNX, fused and portable, and as a SavedModel on TensorFlow.
+
+    Each artifact is one for all shapes: it must equal Keras (<= 1e-5, relative) with
+    `inputs` and with the same, one longer on every free axis. `free` is the model
+    `with_free_axes`, where it is traced already.
+    """
+    longer = {
+        name: np.pad(
+            inputs[name], [(0, int(size is None)) for size in sizes], mode="wrap"
+        )
+        for name, sizes in free_shapes(inputs).items()
+    }
+    assert longer.keys() == inputs.keys()
+    runs = [
+        onnx_form(model, inputs, opset, folder / f"opset_{opset}.onnx")
+        for opset in (DEFAULT_OPSET, PORTABLE_OPSET)
+    ]
+    free = free or with_free_axes(model, inputs)
+    if free:
+        runs.append(saved_form(model, free, folder / "saved_model"))
+    for case in (inputs, longer):
+        expected = to_numpy(model(case))
+        for run in runs:
+            _compare(run(case), expected, 1e-5)
+
+
+def onnx_form(model, inputs, opset, path):
+    """A function from arrays to the outputs that onnxruntime computes, flat."""
+    graph = OnnxGraph(opset)
+    with graph.building():
+        values = {
+            name: graph.input(
+                name,
+                sizes,
+                inputs[name].dtype,
+                axes=[size or f"{name}_{axis}" for axis, size in enumerate(sizes)],
+            )
+            for name, sizes in free_shapes(inputs).items()
+        }
+        for number, value in enumerate(keras.tree.flatten(model.call(values))):
+            axes = [size or f"{number}_{axis}" for axis, size in enumerate(value.shape)]
+            graph.output(value, f"output_{number}", axes=axes)
+    write_model(graph, path, metadata={})
+    session = onnxruntime.InferenceSession(path)
+    dtypes = {value.name: value.dtype for value, _ in graph.inputs}
+
+    def run(inputs):
+        feed = {name: np.asarray(x, dtypes[name]) for name, x in inputs.items()}
+        return session.run(None, feed)
+
+    return run
+
+
+def saved_form(model, free, path):
+    """A function from arrays to the outputs of the SavedModel, flat."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in model.weights]
+    module.function = free
+    tf.saved_model.save(module, str(path))
+    loaded = tf.saved_model.load(str(path))
+    return lambda inputs: keras.tree.flatten(
+        loaded.function({name: tf.constant(x) for name, x in inputs.items()})
+    )
 
 
 def _compare(got, expected, tolerance):

@@ -24,6 +24,7 @@ class Layer(Emits, keras.layers.Layer):
     """
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class Dense(Emits, keras.layers.Dense):
     """Keras's `Dense`: `x @ kernel + bias`."""
 
@@ -34,6 +35,7 @@ class Dense(Emits, keras.layers.Dense):
         return super().call(inputs, training=training)
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class Embedding(Emits, keras.layers.Embedding):
     """Keras's `Embedding`, whose table can also be the head."""
 
@@ -48,6 +50,7 @@ class Embedding(Emits, keras.layers.Embedding):
         return ops.linear_transposed(x, self.embeddings)
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class LayerNormalization(Emits, keras.layers.LayerNormalization):
     """Keras's `LayerNormalization` over the last axis."""
 
@@ -58,6 +61,7 @@ class LayerNormalization(Emits, keras.layers.LayerNormalization):
         return super().call(inputs)
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class RMSNormalization(Emits, keras.layers.RMSNormalization):
     """Keras's `RMSNormalization` over the last axis."""
 
@@ -68,6 +72,7 @@ class RMSNormalization(Emits, keras.layers.RMSNormalization):
         return super().call(inputs)
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class Dropout(Emits, keras.layers.Dropout):
     """Keras's `Dropout`; nothing in ONNX."""
 

@@ -1,10 +1,14 @@
 """One transformer block: self-attention, cross-attention where asked, feed-forward."""
 
+import keras
+
+from kzoo.config import StackConfig
 from kzoo.layers.attention import Attention
 from kzoo.layers.base import Dropout, Layer, make_initializer, make_norm
 from kzoo.layers.feed_forward import FeedForward
 
 
+@keras.saving.register_keras_serializable("kzoo")
 class Block(Layer):
     """Sublayers with residuals: x + f(norm(x)) ("pre") or norm(x + f(x)) ("post").
 
@@ -134,3 +138,13 @@ class Block(Layer):
             )
         x, _ = self._sublayer("feed_forward", x, training)
         return x, own, cross
+
+    def get_config(self):
+        """The config, for `from_config`."""
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the layer from `get_config`'s result."""
+        config = dict(config)
+        return cls(StackConfig.from_dict(config.pop("config")), **config)

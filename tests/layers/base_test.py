@@ -1,0 +1,33 @@
+"""Keras's own layers, as kzoo uses them: by themselves, and in every export."""
+
+import numpy as np
+import pytest
+
+from kzoo.layers import (
+    Dense,
+    Dropout,
+    Embedding,
+    LayerNormalization,
+    RMSNormalization,
+)
+from tests.harness import check_layer
+
+B, T, D, V = 2, 5, 12, 17
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+IDS = np.random.default_rng(0).integers(0, V, (B, T), dtype="int32")
+
+LAYERS = {
+    "dense": (lambda **kw: Dense(7, **kw), X, (B, T, 7)),
+    "dense_without_bias": (lambda **kw: Dense(7, use_bias=False, **kw), X, (B, T, 7)),
+    "dropout": (lambda **kw: Dropout(0.5, **kw), X, (B, T, D)),
+    "embedding": (lambda **kw: Embedding(V, D, **kw), IDS, (B, T, D)),
+    "layer_norm": (lambda **kw: LayerNormalization(epsilon=1e-5, **kw), X, (B, T, D)),
+    "rms_norm": (lambda **kw: RMSNormalization(epsilon=0.1, **kw), X, (B, T, D)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_a_layer(name, tmp_path):
+    make, inputs, shape = LAYERS[name]
+    build_shape = (None, None, D) if inputs is X else (None, None)
+    check_layer(make, dict(inputs=inputs), shape, tmp_path, [build_shape])
