@@ -1,9 +1,10 @@
 """The op vocabulary: `keras.ops` on tensors, ONNX nodes on an `OnnxValue`.
 
 Layers and search are written over these functions and the operators
-`+ - * / // % ** < <= > >= & | ~`, so that one `call` runs in eager mode, in `fit`, in a
-SavedModel and in ONNX. Ops keep Keras's names and meaning; ints are int32 on tensors
-and int64 in ONNX.
+`+ - * / // % ** == != < <= > >= & | ~`, so that one `call` runs in eager mode, in
+`fit`, in a SavedModel and in ONNX. Ops keep Keras's names and meaning; ints are int32
+on tensors and int64 in ONNX. What Keras's backends do differently (`/` of ints, mixed
+dtypes) is refused in ONNX: cast first.
 """
 
 from kzoo.ops.array import (

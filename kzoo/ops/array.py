@@ -62,11 +62,11 @@ def reshape(x, new_shape):
 
 @reshape.emits
 def _(graph, x, new_shape):
-    sizes = list(new_shape)
-    static = [None if s == -1 else s for s in _static(sizes)]
-    if -1 in sizes and None not in x.shape and static.count(None) == 1:
+    sizes, given = list(new_shape), _static(new_shape)
+    static = [None if s == -1 else s for s in given]
+    if -1 in given and None not in x.shape and static.count(None) == 1:
         known = int(np.prod([s for s in static if s is not None]))
-        static[sizes.index(-1)] = int(np.prod(x.shape)) // known
+        static[given.index(-1)] = int(np.prod(x.shape)) // known
     if 0 not in static:
         # ONNX's 0 is "as in the input", and one free axis needs no length at all.
         short = [
@@ -75,12 +75,12 @@ def _(graph, x, new_shape):
             for i, s in enumerate(sizes)
         ]  # fmt: skip
         free = [i for i, s in enumerate(short) if isinstance(s, OnnxValue)]
-        if len(free) == 1 and -1 not in short:
+        if len(free) == 1 and -1 not in given:
             short[free.pop()] = -1
         if not free:
             return graph.node("Reshape", x, _vector(graph, short), shape=static)
     # Lengths known at run time alone may be 0, of an empty buffer, and mean it.
-    allowzero = int(-1 not in sizes)
+    allowzero = int(-1 not in given)
     vector = _vector(graph, sizes)
     return graph.node("Reshape", x, vector, shape=static, allowzero=allowzero)
 

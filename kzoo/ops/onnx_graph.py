@@ -86,36 +86,65 @@ class OnnxValue:
         return len(self.shape)
 
 
-def _operator(op_type, dtype=None, reverse=False):
-    def method(self, other):
-        operands = (other, self) if reverse else (self, other)
-        return current_graph().binary(op_type, *operands, dtype=dtype)
+def _node(op_type, dtype=None):
+    return lambda graph, x, y: graph.binary(op_type, x, y, dtype=dtype)
+
+
+def _floor_divide(graph, x, y):
+    """The quotient of integers rounded down; ONNX's Div rounds towards zero."""
+    multiple = graph.binary("Sub", x, graph.binary("Mod", x, y))
+    return graph.binary("Div", multiple, y)
+
+
+def _not_equal(graph, x, y):
+    return graph.node("Not", graph.binary("Equal", x, y, dtype="bool"))
+
+
+_BOOLS, _INTS, _FLOATS = ("bool",), ("int64",), ("float16", "float32", "float64")
+_NUMBERS = _INTS + _FLOATS
+
+# What each operator emits, and for which dtypes: those where Keras's backends agree.
+_OPERATORS = {
+    "add": (_node("Add"), _NUMBERS),
+    "sub": (_node("Sub"), _NUMBERS),
+    "mul": (_node("Mul"), _NUMBERS),
+    "truediv": (_node("Div"), _FLOATS),  # of ints, some backends give float64
+    "floordiv": (_floor_divide, _INTS),
+    "mod": (_node("Mod"), _INTS),  # of floats, ONNX has the dividend's sign
+    "pow": (_node("Pow"), _NUMBERS),
+    "and": (_node("And"), _BOOLS),  # of ints, a bitwise operation
+    "or": (_node("Or"), _BOOLS),
+    "lt": (_node("Less", "bool"), _NUMBERS),
+    "le": (_node("LessOrEqual", "bool"), _NUMBERS),
+    "gt": (_node("Greater", "bool"), _NUMBERS),
+    "ge": (_node("GreaterOrEqual", "bool"), _NUMBERS),
+    "eq": (_node("Equal", "bool"), _BOOLS + _NUMBERS),
+    "ne": (_not_equal, _BOOLS + _NUMBERS),
+    "neg": (lambda graph, x: graph.node("Neg", x), _NUMBERS),
+    "invert": (lambda graph, x: graph.node("Not", x), _BOOLS),
+}
+
+
+def _method(name, reverse=False):
+    emit, dtypes = _OPERATORS[name]
+
+    def method(self, *other):
+        if self.dtype not in dtypes:
+            raise TypeError(
+                f"`{name}` is emitted for {', '.join(dtypes)} alone: use ops.cast. "
+                f"Received: {self!r}."
+            )
+        operands = (*other, self) if reverse else (self, *other)
+        return emit(current_graph(), *operands)
 
     return method
 
 
-for _name, _type in {
-    "add": "Add",
-    "sub": "Sub",
-    "mul": "Mul",
-    "truediv": "Div",
-    "floordiv": "Div",  # of int64, non-negative in kzoo: truncation is the floor
-    "mod": "Mod",
-    "pow": "Pow",
-    "and": "And",
-    "or": "Or",
-}.items():
-    setattr(OnnxValue, f"__{_name}__", _operator(_type))
-    setattr(OnnxValue, f"__r{_name}__", _operator(_type, reverse=True))
-for _name, _type in {
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}.items():
-    setattr(OnnxValue, f"__{_name}__", _operator(_type, dtype="bool"))
-OnnxValue.__neg__ = lambda self: current_graph().node("Neg", self)
-OnnxValue.__invert__ = lambda self: current_graph().node("Not", self)
+for _name in _OPERATORS:
+    setattr(OnnxValue, f"__{_name}__", _method(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or"):
+    setattr(OnnxValue, f"__r{_name}__", _method(_name, reverse=True))
+OnnxValue.__array_ufunc__ = None  # `array * value` is ours, not an array of values
 
 
 class OnnxGraph:
@@ -224,17 +253,18 @@ class OnnxGraph:
         return home
 
     def binary(self, op_type, left, right, dtype=None):
-        """Emits an elementwise node that broadcasts; numbers take the other's dtype."""
-        reference = left if isinstance(left, OnnxValue) else right
-        other = right if reference is left else left
-        if reference.dtype == "int64" and isinstance(other, float):
+        """Emits an elementwise node that broadcasts; numbers take the other's dtype.
+
+        Raises:
+            TypeError: the dtypes differ, or a number does not fit the other's.
+        """
+        common = left.dtype if isinstance(left, OnnxValue) else right.dtype
+        left, right = (self.lift(x, common) for x in (left, right))
+        if left.dtype != right.dtype:
             raise TypeError(
-                f"{op_type} of integers and {other!r}: cast the integers to float32."
+                f"{op_type} needs one dtype: use ops.cast. "
+                f"Received: {left!r} and {right!r}."
             )
-        left, right = (
-            x if isinstance(x, OnnxValue) else self.lift(x, reference.dtype)
-            for x in (left, right)
-        )
         shape = broadcast_shape(left.shape, right.shape)
         return self.node(op_type, left, right, shape=shape, dtype=dtype or left.dtype)
 
@@ -260,6 +290,9 @@ class OnnxGraph:
     def constant(self, x, dtype=None):
         """A constant, stored once a model however often it is used."""
         array = np.asarray(x)
+        fitting = {"b": "b", "i": "iu", "f": "iuf"}
+        if dtype and array.dtype.kind not in fitting[np.dtype(dtype).kind]:
+            raise TypeError(f"{x!r} would not stay itself as {dtype}: use ops.cast.")
         if dtype is None:  # a Python float is float64, which nothing in kzoo wants
             dtype = "float32" if array.dtype == np.float64 else array.dtype
         dtype = onnx_dtype(dtype)
