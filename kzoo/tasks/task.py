@@ -8,6 +8,13 @@ import keras
 from kzoo.config import ModelConfig
 from kzoo.models.stack import Model
 from kzoo.tokenizers import Tokenizer, load_tokenizer
+from kzoo.training import (
+    MaskedCrossEntropy,
+    Perplexity,
+    TokenAccuracy,
+    WarmupInverseSquareRoot,
+)
+from kzoo.training.loss_tracker import TokenWeightedLoss
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
@@ -140,18 +147,21 @@ class Task(Model):
         Args:
             optimizer: by default Adam as in the paper (beta_2 0.98, epsilon 1e-9) with
                 its warm-up schedule (section 5.3) and gradients clipped to norm 1.
-            loss: by default `MaskedCrossEntropy`.
+            loss: by default `MaskedCrossEntropy`, which is reported as a mean over the
+                tokens of an epoch; another loss is as Keras does, over its rows.
             metrics: by default token accuracy and perplexity; weighted by tokens.
             label_smoothing: of the default loss.
             **kwargs: of Keras's `compile`.
-        """
-        from kzoo.training import (
-            MaskedCrossEntropy,
-            Perplexity,
-            TokenAccuracy,
-            WarmupInverseSquareRoot,
-        )
 
+        Raises:
+            ValueError: `label_smoothing` with a loss of your own.
+        """
+        if label_smoothing and loss != "auto":
+            raise ValueError(
+                f"label_smoothing={label_smoothing} is of the default loss, and a loss "
+                f"was given: {loss!r}. Give MaskedCrossEntropy(label_smoothing=...), "
+                "or leave out one of the two."
+            )
         if (
             keras.backend.backend() == "tensorflow"
             and kwargs.get("jit_compile", "auto") == "auto"
@@ -175,6 +185,16 @@ class Task(Model):
         if metrics == "auto":
             metrics = [TokenAccuracy(ignore_id=pad), Perplexity(ignore_id=pad)]
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        if isinstance(loss, MaskedCrossEntropy):
+            # Past Layer.__setattr__, which would list it a second time in `metrics`.
+            tracker = TokenWeightedLoss(ignore_id=loss.ignore_id)
+            object.__setattr__(self, "_loss_tracker", tracker)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Keras's hook, called after a batch's loss was computed."""
+        if isinstance(self._loss_tracker, TokenWeightedLoss):
+            self._loss_tracker.add_batch(y, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def compile_from_config(self, config):
         """Keras's hook: compiles as the model in a `.keras` file was."""

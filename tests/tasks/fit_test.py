@@ -203,9 +203,8 @@ def test_tf_data_of_strings():
     model = compiled(seq2seq())
     history = model.fit(pairs, epochs=2, validation_data=pairs, verbose=0).history
     assert history["loss"][1] < history["loss"][0]
-    # Not the loss, which Keras weighs by the rows of a batch.
-    strings = model.evaluate(words, words, batch_size=4, verbose=0)[1:]
-    got = model.evaluate(pairs, verbose=0)[1:]
+    strings = model.evaluate(words, words, batch_size=4, verbose=0)
+    got = model.evaluate(pairs, verbose=0)
     np.testing.assert_allclose(got, strings, rtol=1e-5)
     texts = tf.data.Dataset.from_tensor_slices(words).batch(4)
     language_model = compiled(causal(), eager=True)
@@ -235,15 +234,13 @@ def test_validation_data_in_every_form(held_out):
     words = WORDS[40:42] if held_out == PAIRS[:2] else WORDS[40:50]
     expected = model.evaluate(words, words, verbose=0, return_dict=True)
     assert len(history.history["val_loss"]) == 1
-    for name in ("token_accuracy", "perplexity"):  # Keras weighs the loss by rows
-        value = expected[name]
+    for name, value in expected.items():
         assert history.history[f"val_{name}"][0] == pytest.approx(value, rel=1e-5)
 
 
 def test_the_same_weights_have_the_same_loss_on_every_pipeline():
-    # Of one length: Keras weighs the losses of batches by their rows, not by tokens.
-    words = [word for word in WORDS if len(word) == 3]
-    model = compiled(perturbed(seq2seq()), eager=True)
+    words = WORDS[:64]
+    model = compiled(perturbed(seq2seq()))
     inputs, targets = seq2seq_ids(words, words[::-1])
     expected = model.evaluate(inputs, targets, verbose=0)
     pairs = list(zip(words, words[::-1], strict=True))
@@ -295,11 +292,8 @@ def test_a_task_gives_the_logits_of_the_reference():
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 def test_loss_accuracy_and_perplexity_ignore_padding(label_smoothing):
-    model = compiled(perturbed(seq2seq()), eager=True, label_smoothing=label_smoothing)
+    model = compiled(perturbed(seq2seq()), label_smoothing=label_smoothing)
     sources, targets = WORDS[:7], WORDS[-7:]
-    got = model.evaluate(
-        sources, targets, batch_size=3, verbose=0, return_dict=True
-    )  # the last batch is filled with rows of padding
     inputs, y = seq2seq_ids(sources, targets)
     log_p = log_softmax(to_numpy(model(inputs)).astype("float64"))
     losses, hits, smooth = [], [], []
@@ -310,11 +304,43 @@ def test_loss_accuracy_and_perplexity_ignore_padding(label_smoothing):
         hits.append(token.argmax() == y[row, column])
     e = label_smoothing
     smoothed = (1 - e) * np.array(losses) + e * np.array(smooth)
-    assert got["token_accuracy"] == pytest.approx(np.mean(hits), rel=1e-6)
-    assert got["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
-    # Keras weighs the losses of batches by their rows, so one batch is compared.
-    loss = model.evaluate(inputs, y, verbose=0, return_dict=True)["loss"]
-    assert loss == pytest.approx(smoothed.mean(), rel=1e-5)
+    for data, batch_size in (
+        ((inputs, y), 1),
+        ((sources, targets), 3),  # the last batch is filled with rows of padding
+        ((sources, targets), 8),
+    ):
+        got = model.evaluate(*data, batch_size=batch_size, verbose=0, return_dict=True)
+        assert got["loss"] == pytest.approx(smoothed.mean(), rel=1e-5)
+        assert got["token_accuracy"] == pytest.approx(np.mean(hits), rel=1e-6)
+        assert got["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
+
+
+def test_the_loss_is_a_mean_over_weighted_tokens():
+    model = perturbed(causal())
+    inputs, y = {"token_ids": ids_of(WORDS)[:, :-1]}, ids_of(WORDS)[:, 1:]
+    weight = np.linspace(0.0, 2.0, len(y), dtype="float32")
+    log_p = log_softmax(to_numpy(model(inputs)).astype("float64"))
+    losses = -np.take_along_axis(log_p, y[..., None], axis=-1)[..., 0]
+    for sample_weight in (None, weight, weight[:, None] * np.ones(y.shape, "float32")):
+        weights = (y != 0).astype("float64")
+        if sample_weight is not None:
+            weights *= sample_weight.reshape((len(y), -1))
+        expected = pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-5)
+        compiled(model, keras.optimizers.SGD(0.0))
+        options = dict(sample_weight=sample_weight, batch_size=7, verbose=0)
+        assert model.fit(inputs, y, **options).history["loss"][0] == expected
+        assert model.evaluate(inputs, y, **options)[0] == expected
+    assert model.metrics_names.count("loss") == 1
+
+
+def test_a_loss_of_the_user_is_reported_as_keras_does():
+    model = causal()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    compiled(model, keras.optimizers.SGD(0.0), eager=True, loss=loss)
+    inputs, y = {"token_ids": ids_of(WORDS[:8])[:, :-1]}, ids_of(WORDS[:8])[:, 1:]
+    expected = to_numpy(loss(y, model(inputs)))
+    got = model.evaluate(inputs, y, batch_size=4, verbose=0)[0]
+    assert got == pytest.approx(expected, rel=1e-5)
 
 
 class FirstTokenAccuracy(keras.metrics.Mean):
@@ -507,6 +533,13 @@ def test_a_folder_that_is_no_model_is_named(tmp_path):
 
 
 # Refusals.
+
+
+def test_smoothing_a_loss_of_the_user_is_refused():
+    loss = MaskedCrossEntropy(ignore_id=0)
+    with pytest.raises(ValueError, match="label_smoothing=0.1 is of the default loss"):
+        causal().compile(loss=loss, label_smoothing=0.1)
+    causal().compile(loss=loss)
 
 
 def test_what_cannot_be_read_is_refused():
