@@ -64,6 +64,13 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         # The attribute that Keras's own BackupAndRestore sets for every trainer.
         model._initial_epoch = meta["epoch"]
 
+    def on_epoch_begin(self, epoch, logs=None):
+        """Lets the next `fit` count from its own `initial_epoch`: this one has begun.
+
+        Not only at its end, which an interrupted `fit` does not reach.
+        """
+        self.model._initial_epoch = None
+
     def on_epoch_end(self, epoch, logs=None):
         """Writes the state."""
         _write_arrays(
@@ -76,7 +83,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         )
 
     def on_train_end(self, logs=None):
-        """Lets the next `fit` of the model count from its own `initial_epoch`."""
+        """As `on_epoch_begin`, where no epoch was left to run."""
         self.model._initial_epoch = None
 
     def _variables(self):

@@ -98,6 +98,19 @@ def test_a_finished_training_is_not_repeated_and_can_go_on(tmp_path):
     assert fit(again, 1).epoch == [0]
 
 
+def test_an_interrupted_fit_leaves_no_epoch_behind(tmp_path):
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    path = tmp_path / "resume.npz"
+    model = new_model()
+    fit(model, 2, ResumableCheckpoint(path))
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, 4, ResumableCheckpoint(path), Interrupt())
+    assert fit(model, 1).epoch == [0]
+
+
 def test_a_stateful_pipeline_is_restored(tmp_path):
     class Pipeline:
         position = 0
