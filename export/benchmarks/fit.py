@@ -48,8 +48,6 @@ def keras_turn(model, config, steps):
 
 def make_kzoo(config, steps, lean):
     """Seq2SeqLM as `compile()` makes it; lean: without metrics and clipping."""
-    import keras
-
     import kzoo
 
     model = kzoo.Seq2SeqLM.from_size(
@@ -63,7 +61,7 @@ def make_kzoo(config, steps, lean):
         attention_dropout=DROPOUT,
     )
     if lean:
-        model.compile(optimizer=keras.optimizers.Adam(RATE), metrics=None)
+        model.compile(optimizer=kzoo.training.Adam(RATE), metrics=None)
     else:
         model.compile()
     return keras_turn(model, config, steps)

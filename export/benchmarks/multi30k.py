@@ -19,6 +19,7 @@ import keras
 import kzoo
 from kzoo.data import load_pairs
 from kzoo.training import (
+    Adam,
     CheckpointAverage,
     ResumableCheckpoint,
     WarmupInverseSquareRoot,
@@ -73,7 +74,7 @@ texts = [text for pair in train for text in pair]
 tokenizer = kzoo.SentencePieceTokenizer.train(texts, args.vocabulary_size)
 translator = kzoo.Seq2SeqLM.from_size(args.size, tokenizer, dropout=args.dropout)
 translator.compile(
-    optimizer=keras.optimizers.Adam(
+    optimizer=Adam(
         WarmupInverseSquareRoot.from_peak(args.peak, 1000), beta_2=0.98, epsilon=1e-9
     ),
     label_smoothing=0.1,

@@ -54,10 +54,14 @@ class Embedding(Emits, keras.layers.Embedding):
 class LayerNormalization(Emits, keras.layers.LayerNormalization):
     """Keras's `LayerNormalization` over the last axis."""
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
         """float (..., D) to float (..., D)."""
         if ops.is_onnx(inputs):
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
+        if training and _trains_on_tensorflow(inputs):
+            from kzoo.ops.tensorflow import layer_norm
+
+            return layer_norm(inputs, self.gamma, self.beta, self.epsilon)
         return super().call(inputs)
 
 
@@ -80,7 +84,16 @@ class Dropout(Emits, keras.layers.Dropout):
         """float (...) to float (...)."""
         if ops.is_onnx(inputs):
             return inputs
+        if training and 0 < self.rate <= 255 / 256 and _trains_on_tensorflow(inputs):
+            from kzoo.ops.tensorflow import dropout
+
+            return dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
+
+
+def _trains_on_tensorflow(x):
+    """Whether the kernels of `kzoo.ops.tensorflow` serve: float32, no XLA around."""
+    return keras.backend.backend() == "tensorflow" and x.dtype == "float32"
 
 
 NORMS = {"layer_norm": LayerNormalization, "rms_norm": RMSNormalization}

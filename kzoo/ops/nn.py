@@ -60,6 +60,10 @@ def _(graph, x, layers):
 @op
 def linear_transposed(x, table):
     """`x @ table.T`, the head tied to an embedding table (V, D)."""
+    if keras.backend.backend() == "tensorflow":
+        from kzoo.ops.tensorflow import matmul_transposed
+
+        return matmul_transposed(x, table)
     return keras.ops.matmul(x, keras.ops.transpose(table))
 
 
@@ -235,13 +239,15 @@ def attention(
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     if mask is not None:
-        lowest = max(MASKED, -6e4) if "16" in str(scores.dtype) else MASKED
-        scores = ops.where(mask, scores, lowest)
+        lowest = -3e4 if "16" in str(scores.dtype) else MASKED  # no overflow
+        # The mask is smaller than the scores: a sum is cheaper than a choice.
+        scores = scores + ops.cast(ops.where(mask, 0.0, lowest), scores.dtype)
     weights = softmax(scores)
-    if mask is not None and (cache is None or query.shape[2] != 1):
-        # A fully masked row is an average by now. A single query with a cache is none:
-        # it sees itself.
-        weights = ops.where(ops.any(mask, axis=-1, keepdims=True), weights, 0.0)
+    if mask is not None and not causal and (cache is None or query.shape[2] != 1):
+        # A fully masked row is an average by now. Causal rows, and a single query with
+        # a cache, are none: they see themselves.
+        some = ops.any(mask, axis=-1, keepdims=True)
+        weights = weights * ops.cast(some, weights.dtype)
     used = dropout(weights) if dropout else weights
     used = ops.reshape(used, (batch, num_key_value_heads, -1, key_length))
     output = ops.reshape(matmul(used, value), (batch, num_heads, length, head_dim))

@@ -6,9 +6,11 @@ B batch, T target length, V vocabulary_size, as in `kzoo.layers`.
 from kzoo.training.callbacks import CheckpointAverage, ResumableCheckpoint
 from kzoo.training.losses import MaskedCrossEntropy
 from kzoo.training.metrics import Perplexity, TokenAccuracy
+from kzoo.training.optimizers import Adam
 from kzoo.training.schedules import WarmupInverseSquareRoot
 
 __all__ = [
+    "Adam",
     "CheckpointAverage",
     "MaskedCrossEntropy",
     "Perplexity",

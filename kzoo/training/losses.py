@@ -86,15 +86,24 @@ def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
 
 
 def _cross_entropy(y_true, logits, label_smoothing):
-    # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
-    # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
-    is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
-    target = ops.sum(ops.where(is_target, logits, 0.0), axis=-1)
+    target = target_logits(y_true, logits)
     loss = ops.logsumexp(logits, axis=-1) - target
     if label_smoothing:
         # logsumexp - (1 - e) * target - e * mean, regrouped.
         loss = loss + label_smoothing * (target - ops.mean(logits, axis=-1))
     return loss
+
+
+def target_logits(y_true, logits):
+    """The logit of each target: int (B, T), float (B, T, V) to float (B, T)."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(logits, y_true, batch_dims=2)
+    # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
+    # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
+    is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
+    return ops.sum(ops.where(is_target, logits, 0.0), axis=-1)
 
 
 def _with_own_gradient(y_true, logits, label_smoothing):
@@ -107,7 +116,7 @@ def _with_own_gradient(y_true, logits, label_smoothing):
         p = tf.nn.softmax(logits)
         # The largest p is at least 1 / V, so its logarithm loses nothing.
         total = tf.reduce_max(logits, -1) - tf.math.log(tf.reduce_max(p, -1))
-        target = tf.gather(logits, y_true, batch_dims=2)
+        target = target_logits(y_true, logits)
         loss = total - target
         if label_smoothing:
             loss += label_smoothing * (target - tf.reduce_mean(logits, -1))

@@ -1,0 +1,68 @@
+"""Training kernels for TensorFlow on CPUs, which fuses nothing.
+
+There every pass over a tensor counts. These do in few passes what `keras.ops` does in
+many; JAX's XLA fuses the general form by itself. Imported where TensorFlow is the
+backend.
+"""
+
+import tensorflow as tf
+
+
+def dropout(x, rate, seed):
+    """Zeros a share `rate` of the elements and scales the others by 1 / (1 - rate).
+
+    Draws 8 bits an element, a quarter of what a float takes, and compares them with
+    256 * rate, rounded up or down at random so that the rate holds in the mean.
+
+    Args:
+        x: float, of any shape.
+        rate: in (0, 255 / 256].
+        seed: int (2,).
+
+    Returns:
+        Like `x`.
+    """
+    size = tf.size(x)
+    words = tf.random.stateless_uniform(
+        [size // 4 + 2], seed, minval=None, maxval=None, dtype=tf.int32
+    )
+    bits = tf.reshape(tf.bitcast(words[1:], tf.int8), [-1])[:size]
+    dither = tf.cast(words[0], tf.float32) * 2.0**-32 + 0.5
+    threshold = tf.floor(rate * 256 + dither) - 128
+    kept = tf.reshape(bits, tf.shape(x)) >= tf.cast(threshold, tf.int8)
+    return x * (tf.cast(kept, x.dtype) * (1 / (1 - rate)))
+
+
+def layer_norm(x, gamma, beta, epsilon):
+    """Layer normalisation over the last axis, with the gradient in closed form."""
+
+    @tf.custom_gradient
+    def normalize(x, gamma, beta):
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        normal = centered * inverse
+
+        def gradient(upstream):
+            """With g = upstream * gamma: (g - mean(g) - normal * mean(g * normal))."""
+            axes = list(range(len(x.shape) - 1))
+            product = upstream * normal
+            g = upstream * gamma
+            along = tf.reduce_mean(g * normal, -1, keepdims=True)
+            g = g - tf.reduce_mean(g, -1, keepdims=True) - normal * along
+            return (
+                g * inverse,
+                tf.reduce_sum(product, axes),
+                tf.reduce_sum(upstream, axes),
+            )
+
+        return normal * gamma + beta, gradient
+
+    return normalize(x, gamma, beta)
+
+
+def matmul_transposed(x, table):
+    """`x @ table.T` without a transposed copy; float (..., D), (V, D) to (..., V)."""
+    x, table = tf.convert_to_tensor(x), tf.cast(table, x.dtype)
+    flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), table, transpose_b=True)
+    return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [table.shape[0]]], 0))

@@ -1,0 +1,85 @@
+"""The training kernels for TensorFlow, against Keras's ops and by counting."""
+
+import keras
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.99])
+def test_dropout_keeps_the_mean(rate):
+    from kzoo.ops import tensorflow as kernels
+
+    ones = np.ones((77, 13, 101), "float32")  # a number of elements not of 4
+    draws = [kernels.dropout(ones, rate, (seed, 1)).numpy() for seed in range(40)]
+    for values in draws:
+        assert values.shape == ones.shape
+        share = (values == 0).mean()
+        assert abs(share - rate) < 1 / 256 + 4 * (rate * (1 - rate) / ones.size) ** 0.5
+        kept = values[values != 0]
+        np.testing.assert_allclose(kept, 1 / (1 - rate), rtol=1e-6)
+    # The threshold is one of two neighbours; over draws the rate is met exactly.
+    shares = [(values == 0).mean() for values in draws]
+    assert abs(np.mean(shares) - rate) < 4 * (1 / 512) / len(draws) ** 0.5
+
+
+def test_dropout_depends_on_the_seed_alone():
+    from kzoo.ops import tensorflow as kernels
+
+    ones = np.ones((50, 50), "float32")
+    first, again, other = (
+        kernels.dropout(ones, 0.5, seed).numpy() for seed in [(1, 2), (1, 2), (2, 2)]
+    )
+    np.testing.assert_array_equal(first, again)
+    assert abs((first == other).mean() - 0.5) < 0.05
+    # Neighbours, along rows and columns, are independent.
+    kept = first != 0
+    for one, two in [(kept[1:], kept[:-1]), (kept[:, 1:], kept[:, :-1])]:
+        assert abs((one == two).mean() - 0.5) < 0.05
+
+
+def test_dropout_passes_the_gradient_of_what_it_keeps():
+    import tensorflow as tf
+
+    from kzoo.ops import tensorflow as kernels
+
+    x = tf.Variable(np.full((6, 7), 3.0, "float32"))
+    with tf.GradientTape() as tape:
+        y = kernels.dropout(x, 0.25, (3, 4))
+    np.testing.assert_allclose(tape.gradient(y, x), y / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])
+def test_layer_norm_and_its_gradients_equal_those_of_keras(shape):
+    import tensorflow as tf
+
+    from kzoo.ops import tensorflow as kernels
+
+    rng = np.random.default_rng(0)
+    x, upstream = rng.normal(1.0, 3.0, (2, *shape)).astype("float32")
+    gamma, beta = rng.normal(size=(2, 8)).astype("float32")
+
+    def run(norm):
+        variables = [tf.Variable(v) for v in (x, gamma, beta)]
+        with tf.GradientTape() as tape:
+            y = norm(*variables)
+        return y, *tape.gradient(y, variables, output_gradients=upstream)
+
+    found = run(lambda *args: kernels.layer_norm(*args, 1e-5))
+    wanted = run(
+        lambda x, gamma, beta: keras.ops.layer_normalization(
+            x, gamma, beta, axis=-1, epsilon=1e-5
+        )
+    )
+    for own, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8)])
+def test_matmul_transposed(shape):
+    from kzoo.ops import tensorflow as kernels
+
+    rng = np.random.default_rng(0)
+    x, table = rng.normal(size=shape), rng.normal(size=(11, 8))
+    np.testing.assert_allclose(kernels.matmul_transposed(x, table), x @ table.T)
