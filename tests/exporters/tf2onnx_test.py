@@ -10,6 +10,7 @@ from keras import layers, ops
 
 from kzoo.exporters import tf2onnx as road
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.tf2onnx import freeze, handlers
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -377,7 +378,7 @@ def test_a_model_never_built_is_refused(tmp_path):
 
 
 def test_over_two_gigabytes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(road, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(freeze, "LIMIT_BYTES", 1000)
     refused("GB.*external data", language_model(), tmp_path)
 
 
@@ -400,13 +401,13 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_wrong_conversion_is_noticed_and_leaves_nothing(tmp_path, monkeypatch):
-    right = road._erfc
+    right, options = handlers.HANDLERS["Erfc"]
 
     def wrong(graph, node, name, args):
         node.input[0] = graph.make_node("Neg", [node.input[0]]).output[0]
         right(graph, node, name, args)
 
-    monkeypatch.setattr(road, "_erfc", wrong)
+    monkeypatch.setitem(handlers.HANDLERS, "Erfc", (wrong, options))
     model = model_of(lambda x: ops.gelu(x, approximate=False))
     refused("differs from the Keras model", model, tmp_path)
 

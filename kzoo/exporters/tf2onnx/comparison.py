@@ -1,0 +1,165 @@
+"""Runs an ONNX file beside the Keras model."""
+
+import keras
+import numpy as np
+
+from kzoo.exporters.errors import ExportError
+
+# Axis sizes of the three verification runs: batch 1, longer, a larger batch.
+BATCH_SIZES = (1, 2, 4)
+SEQUENCE_SIZES = (3, 8, 6)
+
+
+def draw_inputs(signature, limits, seed=0):
+    """Random inputs of three shapes: batch 1, longer, a larger batch.
+
+    Args:
+        signature: the `Signature`.
+        limits: what the integers of each input stay below.
+        seed: of the numbers.
+
+    Returns:
+        list of dicts of arrays.
+    """
+    rng = np.random.default_rng(seed)
+    symbols = {}
+    for shape in signature.shapes:
+        for size in shape:
+            if isinstance(size, str) and size not in symbols:
+                # Different axes get different sizes, to be told apart in the outputs.
+                others = len(symbols) - ("batch" in symbols)
+                symbols[size] = (
+                    BATCH_SIZES
+                    if size == "batch"
+                    else tuple(n + others for n in SEQUENCE_SIZES)
+                )
+    examples = []
+    for run in range(len(BATCH_SIZES)):
+        example = {}
+        for name, dtype, shape, limit in zip(
+            signature.names, signature.dtypes, signature.shapes, limits
+        ):
+            sizes = [symbols[n][run] if isinstance(n, str) else n for n in shape]
+            if dtype == "bool":
+                array = rng.random(sizes) < 0.7
+            elif dtype.startswith("int"):
+                array = rng.integers(0, limit, sizes)
+            else:
+                array = rng.standard_normal(sizes)
+            example[name] = np.asarray(array, dtype)
+        examples.append(example)
+    return examples
+
+
+def expected_outputs(signature, example):
+    """The model's outputs by name, as numpy arrays."""
+    if set(example) != set(signature.names):
+        raise ExportError(
+            f"Expected the inputs {signature.names}. Received: {sorted(example)}"
+        )
+    tensors = [
+        keras.ops.convert_to_tensor(np.asarray(example[name]), dtype=dtype)
+        for name, dtype in zip(signature.names, signature.dtypes)
+    ]
+    try:
+        outputs = signature.call(tensors)
+    except Exception as error:  # the model's own; the shapes may be out of its range
+        shapes = {name: np.shape(value) for name, value in example.items()}
+        raise ExportError(
+            f"The Keras model itself fails on verification inputs of the shapes "
+            f"{shapes}: {error}\nPass inputs=[...] that it accepts."
+        ) from error
+    return {
+        name: np.asarray(keras.ops.convert_to_numpy(x)) for name, x in outputs.items()
+    }
+
+
+def compare_file(signature, path, inputs_list, expected, tolerance):
+    """The largest difference of each output; see `compare`.
+
+    Args:
+        signature: the `Signature`.
+        path: the ONNX file.
+        inputs_list: dicts of arrays, one a run.
+        expected: what the model gives for each.
+        tolerance: allowed difference.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors; they are raised as well
+    try:
+        session = ort.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime's errors share no base
+        raise ExportError(f"onnxruntime refuses {path}: {error}") from error
+    types = {
+        "bool": "tensor(bool)",
+        "float32": "tensor(float)",
+        "float64": "tensor(double)",
+    }
+
+    def declared(values):
+        return {value.name: value.type for value in values}
+
+    def wanted(dtypes):
+        return {name: types.get(d, f"tensor({d})") for name, d in dtypes.items()}
+
+    for what, found, right in (
+        (
+            "inputs",
+            declared(session.get_inputs()),
+            wanted(dict(zip(signature.names, signature.dtypes))),
+        ),
+        (
+            "outputs",
+            declared(session.get_outputs()),
+            wanted({name: x.dtype.name for name, x in expected[0].items()}),
+        ),
+    ):
+        if found != right:
+            raise ExportError(
+                f"The {what} of {path} are not the model's. Expected: {right}. "
+                f"Received: {found}"
+            )
+    differences = dict.fromkeys(expected[0], 0.0)
+    for example, right in zip(inputs_list, expected):
+        feed = {
+            name: np.asarray(example[name], dtype)
+            for name, dtype in zip(signature.names, signature.dtypes)
+        }
+        shapes = {name: x.shape for name, x in feed.items()}
+        try:
+            found = session.run(list(right), feed)
+        except Exception as error:  # onnxruntime's errors share no base
+            raise ExportError(
+                f"onnxruntime fails on inputs of the shapes {shapes}: {error}"
+            ) from error
+        for (name, x), y in zip(right.items(), found):
+            difference = _difference(x, y)
+            scale = 0.0  # integers and booleans must be equal
+            if x.dtype.kind == "f":
+                largest = np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
+                scale = max(1.0, float(largest))
+            if not difference <= tolerance * scale:
+                raise ExportError(
+                    f"Output '{name}' differs from the Keras model by "
+                    f"{difference:.3g} on inputs of the shapes {shapes}; allowed: "
+                    f"{tolerance * scale:.3g}."
+                )
+            differences[name] = max(differences[name], difference)
+    return differences
+
+
+def _difference(x, y):
+    """The largest absolute difference; infinite where shapes or NaNs differ."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return float("inf")
+    if x.dtype.kind != "f":
+        return float(np.max(np.abs(x.astype(np.float64) - y), initial=0.0))
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(x.astype(np.float64) - y))
+    apart = np.where(np.isnan(apart), np.inf, apart)
+    return float(np.max(apart, initial=0.0))
