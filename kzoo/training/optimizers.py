@@ -16,12 +16,10 @@ class Adam(keras.optimizers.Adam):
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable with its gradient."""
-        if keras.backend.backend() != "tensorflow" or self.amsgrad:
+        if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
 
-        if tf.distribute.has_strategy() or variable.dtype != "float32":
-            return super().update_step(gradient, variable, learning_rate)
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, "float32")
         tf.raw_ops.ResourceApplyAdam(
@@ -36,3 +34,29 @@ class Adam(keras.optimizers.Adam):
             epsilon=self.epsilon,
             grad=tf.convert_to_tensor(gradient),
         )
+
+    def _clip_gradients(self, grads):
+        """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
+        if self.clipnorm or not self.global_clipnorm or not _on_plain_tensorflow():
+            return super()._clip_gradients(grads)
+        import tensorflow as tf
+
+        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
+        halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
+        norm = tf.sqrt(2 * tf.add_n(halves))
+        # An infinite norm makes the scale NaN, as a NaN does.
+        scale = self.global_clipnorm / norm + (norm - norm)
+        return tf.cond(
+            norm <= self.global_clipnorm,
+            lambda: grads,
+            lambda: [gradient * tf.cast(scale, gradient.dtype) for gradient in grads],
+        )
+
+
+def _on_plain_tensorflow():
+    """Whether TensorFlow trains, and no distribution strategy is around."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.distribute.has_strategy()

@@ -38,6 +38,8 @@ def test_equals_the_definition():
     [
         dict(),
         dict(global_clipnorm=0.1),
+        dict(global_clipnorm=100.0),
+        dict(clipnorm=0.1),
         dict(weight_decay=0.01),
         dict(amsgrad=True),
         dict(use_ema=True),
@@ -65,6 +67,16 @@ def test_trains_as_keras_does(options):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
     for own, other in zip(optimizer.variables, keras_optimizer.variables, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_shows_in_every_weight(bad):
+    variables = [keras.Variable(np.ones(2, "float32")) for _ in range(2)]
+    gradients = [np.array([bad, 1.0], "float32"), np.ones(2, "float32")]
+    gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
+    Adam(0.1, global_clipnorm=1.0).apply(gradients, variables)
+    for variable in variables:
+        assert np.isnan(keras.ops.convert_to_numpy(variable)).all()
 
 
 @pytest.mark.tensorflow
