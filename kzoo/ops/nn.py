@@ -320,11 +320,19 @@ def _(
     output = outputs[0] if isinstance(outputs, list) else outputs
     if heads_split:
         output = merge_heads(output)
-    if bias is not None and allowed is not None and length != 1:
-        seen = ops.any(allowed, axis=-1)  # (B or 1, 1, T)
-        output = ops.where(ops.transpose(seen, (0, 2, 1)), output, 0.0)
+    weights = outputs[3] if return_weights else None
+    if bias is not None and allowed is not None and (cache is None or length != 1):
+        seen = ops.any(allowed, axis=-1)  # (B or 1, N or 1, T or 1)
+        by_head = ops.expand_dims(seen, -1)
+        if allowed.shape[1] == 1:
+            output = ops.where(ops.transpose(seen, (0, 2, 1)), output, 0.0)
+        else:
+            heads = split_heads(output, num_heads)
+            output = merge_heads(ops.where(by_head, heads, 0.0))
+        if return_weights:
+            weights = ops.where(by_head, weights, 0.0)
     new_cache = tuple(outputs[1:3]) if cache else None
-    return output, new_cache, outputs[3] if return_weights else None
+    return output, new_cache, weights
 
 
 def _query_rows(graph, mask, query, axis):

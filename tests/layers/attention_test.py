@@ -6,7 +6,16 @@ import pytest
 
 from kzoo.layers import Attention
 from kzoo.layers.positions import rotary_angles
-from tests.harness import check_layer, difference, gradients, perturb, to_numpy
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, PORTABLE_OPSET
+from tests.harness import (
+    Wrapper,
+    check_layer,
+    difference,
+    gradients,
+    onnx_form,
+    perturb,
+    to_numpy,
+)
 from tests.reference import masked_softmax, rotate
 
 B, T, S, D, M = 2, 5, 4, 12, 10
@@ -121,6 +130,56 @@ def test_nothing_to_attend_to_at_all_gives_zeros(dtype):
     assert (to_numpy(got) == 0).all()
 
 
+ONE_ROW = np.ones((B, 1, T, T), bool)
+ONE_ROW[0, :, 2] = False
+IN_ONE_HEAD = np.ones((B, 4, T, T), bool)
+IN_ONE_HEAD[0, 1, 2] = False
+NO_MEMORY = np.array([[False] * S, [True, True, False, True]])[:, None, None]
+CROSS_BIAS = BIAS[..., :S]
+WITH_NOTHING_TO_SEE = {
+    "self": dict(query=X, attention_mask=ONE_ROW),
+    "self_with_bias": dict(query=X, attention_mask=ONE_ROW, bias=BIAS),
+    "head": dict(query=X, attention_mask=IN_ONE_HEAD),
+    "head_with_bias": dict(query=X, attention_mask=IN_ONE_HEAD, bias=BIAS),
+    "cross": dict(query=X, memory=MEMORY, attention_mask=NO_MEMORY),
+    "cross_with_bias": dict(
+        query=X, memory=MEMORY, attention_mask=NO_MEMORY, bias=CROSS_BIAS
+    ),
+    "one_query": dict(query=X[:, :1], memory=MEMORY, attention_mask=NO_MEMORY),
+    "one_query_with_bias": dict(
+        query=X[:, :1],
+        memory=MEMORY,
+        attention_mask=NO_MEMORY,
+        bias=CROSS_BIAS[:, :, :1],
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [DEFAULT_OPSET, PORTABLE_OPSET])
+@pytest.mark.parametrize("return_weights", [False, True])
+@pytest.mark.parametrize("call", WITH_NOTHING_TO_SEE)
+def test_a_fully_masked_row_gives_zeros_in_onnx(call, return_weights, opset, tmp_path):
+    inputs = WITH_NOTHING_TO_SEE[call]
+    shapes = [(None, None, D), *([(None, None, M)] if "memory" in inputs else [])]
+    model = Wrapper(
+        Attention(D, 4, 2, use_bias=False),
+        shapes,
+        dict(return_weights=return_weights),
+    )
+    perturb(model.weights)
+    expected = keras.tree.flatten(to_numpy(model(inputs)))
+    got = onnx_form(model, inputs, opset, tmp_path / "model.onnx")(inputs)
+    for one, other in zip(got, expected, strict=True):
+        assert difference(one, other) <= 1e-5
+        nothing = ~inputs["attention_mask"].any(axis=-1)  # (B, N or 1, T or 1)
+        if one.ndim == 3:  # one output for all heads
+            nothing = nothing.all(axis=1)
+        shape = one.shape[:-1]
+        assert nothing.any() or call.startswith("head")
+        assert (one[np.broadcast_to(nothing, shape)] == 0).all()
+        assert (other[np.broadcast_to(nothing, shape)] == 0).all()
+
+
 def test_gradients_of_a_fully_masked_row_are_finite():
     layer = built()
     mask = np.ones((B, 1, T, T), bool)
@@ -167,8 +226,9 @@ CALLS = {
         (B, T, D),
     ),
     "without_mask": (dict(query=X), {}, (B, T, D)),
+    "without_mask_with_bias": (dict(query=X, bias=BIAS), {}, (B, T, D)),
     "with_weights": (
-        dict(query=X, attention_mask=SELF_MASK),
+        dict(query=X, attention_mask=SELF_MASK, bias=BIAS),
         dict(return_weights=True),
         ((B, T, D), (B, 4, T, T)),
     ),

@@ -14,7 +14,7 @@ X = RANDOM.normal(size=(B, T, D)).astype("float32")
 MEMORY = RANDOM.normal(size=(B, S, M)).astype("float32")
 PADDED = padding([5, 3], T)[:, None, None]
 MEMORY_PADDED = padding([0, 3], S)[:, None, None]
-IDS = RANDOM.integers(0, 23, (B, T), dtype="int32")
+IDS = RANDOM.integers(0, 23, (3, T), dtype="int32")
 MODERN = dict(
     norm="rms_norm",
     feed_forward="gated",
@@ -85,7 +85,7 @@ def test_a_stack_is_exported_with_every_kind_of_positions(kind, positions, tmp_p
     stack = kind(config(positions=positions, causal=kind is Decoder, **changes))
     model = Wrapper(stack)
     perturb(model.weights)
-    inputs = dict(token_ids=IDS, padding_mask=padding([5, 3], T, "left"))
+    inputs = dict(token_ids=IDS, padding_mask=padding([5, 3, 0], T, "left"))
     check_exports(model, inputs, tmp_path)
 
 
@@ -95,6 +95,6 @@ def test_a_stack_is_exported_with_weights_and_memory(tmp_path):
     perturb(model.weights)
     check_exports(
         model,
-        dict(token_ids=IDS, memory=MEMORY, memory_padding_mask=padding([0, 3], S)),
+        dict(token_ids=IDS[:B], memory=MEMORY, memory_padding_mask=padding([0, 3], S)),
         tmp_path,
     )
