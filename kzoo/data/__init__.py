@@ -4,16 +4,11 @@ No Keras and no TensorFlow is imported here; grain, TFDS and `tf.data` are impor
 the functions that use them.
 """
 
-from kzoo.data.batching import (
-    BatchReport,
-    BucketedBatches,
-    bucketed_batches,
-    choose_buckets,
-    open_tf_data,
-    packed_blocks,
-    padded_batch,
-)
+from kzoo.data.batches import BatchReport, BucketedBatches, open_tf_data
+from kzoo.data.batching import bucketed_batches
+from kzoo.data.buckets import choose_buckets
 from kzoo.data.dates import LANGUAGES, date_pairs, write_date
+from kzoo.data.padding import packed_blocks, padded_batch
 from kzoo.data.sources import DataError, load_pairs, load_texts
 from kzoo.data.splits import split_examples
 

@@ -1,0 +1,267 @@
+"""The batches: an endless sequence with random access, for `fit` as a pipeline."""
+
+import dataclasses
+import functools
+import sys
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchReport:
+    """What bucketing did to the examples; prints as one line a bucket.
+
+    Args:
+        num_examples: that stand in the batches.
+        num_truncated: of these, cut to the longest bucket or `max_length`.
+        num_dropped: left out as too long.
+        padding: share of the places of an epoch's sequence features that hold no id
+            of an example, rows of nothing but padding included.
+        buckets: (shape, rows a batch, examples, batches an epoch) of each bucket; a
+            shape has a length a sequence feature.
+    """
+
+    num_examples: int
+    num_truncated: int
+    num_dropped: int
+    padding: float
+    buckets: tuple
+
+    def __str__(self):
+        lines = [
+            f"{self.num_examples} examples, {self.padding:.1%} padding, "
+            f"{self.num_truncated} truncated, {self.num_dropped} dropped"
+        ]
+        lines += [
+            f"  {rows} x {shape}: {examples} examples in {batches} batches"
+            for shape, rows, examples, batches in self.buckets
+        ]
+        return "\n".join(lines)
+
+
+class BucketedBatches:
+    """An endless, random-access sequence of batches; `len` is one epoch of it.
+
+    `batches[i]` for any `i >= 0` is batch `i % len(batches)` of epoch
+    `i // len(batches)`, a dict of arrays; iteration gives the first epoch. Made by
+    `bucketed_batches`.
+
+    Args:
+        columns: name to flat values and, for a sequence feature, offsets (N + 1,).
+        lengths: int (N, number of sequence features), after truncation.
+        buckets: list of (lengths a sequence feature, rows, example indices).
+        pads: name to what fills rows.
+        seed: as in `bucketed_batches`; so for the next two.
+        shuffle: a new order every epoch.
+        remainder: what happens to a bucket's last batch.
+        num_truncated: for the report.
+        num_dropped: for the report.
+    """
+
+    def __init__(
+        self,
+        columns,
+        lengths,
+        buckets,
+        pads,
+        *,
+        seed,
+        shuffle,
+        remainder,
+        num_truncated,
+        num_dropped,
+    ):
+        self._columns = columns
+        self._lengths = lengths
+        self._buckets = buckets
+        self._pads = pads
+        self._seed = seed
+        self._shuffle = shuffle
+        self._remainder = remainder
+        self._num_truncated = num_truncated
+        self._num_dropped = num_dropped
+        self._counts = [
+            len(indices) // rows if remainder == "drop" else -(-len(indices) // rows)
+            for _, rows, indices in buckets
+        ]
+        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
+
+    @property
+    def shapes(self):
+        """The buckets: tuples with a length for each sequence feature."""
+        return tuple(shape for shape, _, _ in self._buckets)
+
+    @property
+    def report(self):
+        """A `BatchReport`: what stands in the batches, and how much is padding."""
+        places, used, rows_of_report = 0, 0.0, []
+        for (shape, rows, indices), count in zip(
+            self._buckets, self._counts, strict=True
+        ):
+            filled = len(indices) if self._remainder == "keep" else count * rows
+            places += filled * sum(shape)
+            share = min(1.0, filled / len(indices))  # of examples that "drop" leaves
+            used += share * float(self._lengths[indices].sum())
+            rows_of_report.append((shape, rows, len(indices), count))
+        return BatchReport(
+            num_examples=sum(len(indices) for _, _, indices in self._buckets),
+            num_truncated=self._num_truncated,
+            num_dropped=self._num_dropped,
+            padding=1.0 - used / places,
+            buckets=tuple(rows_of_report),
+        )
+
+    def __len__(self):
+        return sum(self._counts)
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index):
+        if index < 0:
+            raise IndexError(
+                f"Batches are counted from 0 without end. Received: {index}."
+            )
+        epoch, place = divmod(int(index), len(self))
+        buckets, parts, members = self._order(epoch)
+        bucket, part = buckets[place], parts[place]
+        shape, rows, _ = self._buckets[bucket]
+        chosen = members[bucket][part * rows : (part + 1) * rows]
+        if self._remainder == "keep":
+            rows = len(chosen)
+        batch, feature = {}, 0
+        for name, (values, offsets) in self._columns.items():
+            if offsets is None:
+                batch[name] = np.full(rows, self._pads[name], values.dtype)
+                batch[name][: len(chosen)] = values[chosen]
+                continue
+            batch[name] = np.full((rows, shape[feature]), self._pads[name], np.int32)
+            for row, example in enumerate(chosen):
+                length, offset = self._lengths[example, feature], offsets[example]
+                batch[name][row, :length] = values[offset : offset + length]
+            feature += 1
+        return batch
+
+    def __getstate__(self):
+        # The cache cannot be pickled, and the worker that unpickles fills its own.
+        return {**self.__dict__, "_order": None}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
+
+    def to_grain(self, *, epochs=None, start=0, transform=None):
+        """The batches as a `grain.MapDataset`, which `fit` takes.
+
+        `fit` wants `shuffle=False` with it, or warns. With the TensorFlow backend use
+        `to_tf_data`: Keras takes the lengths of the first two batches for those of
+        all, and TensorFlow stops at the first that differs.
+
+        Args:
+            epochs: how many; `None` goes on without end (then tell `fit` its
+                `steps_per_epoch=len(batches)`).
+            start: index of the first batch; training that stopped after n batches
+                goes on with `start=n`.
+            transform: applied to each batch, such as `lambda batch: (x, y, weights)`.
+
+        Returns:
+            `grain.MapDataset` of `epochs * len(batches) - start` batches.
+
+        Raises:
+            ValueError: `start` is outside.
+        """
+        import grain
+
+        source = _Stretch(self, start, self._stop(epochs, start))
+        dataset = grain.MapDataset.source(source)
+        return dataset if transform is None else dataset.map(transform)
+
+    def to_tf_data(self, *, epochs=None, start=0, transform=None):
+        """The batches as a `tf.data.Dataset`; TensorFlow is imported here.
+
+        Args:
+            epochs: as in `to_grain`.
+            start: as in `to_grain`.
+            transform: as in `to_grain`; works on numpy arrays.
+
+        Returns:
+            `tf.data.Dataset` whose element specs leave every axis open.
+
+        Raises:
+            ValueError: `start` is outside.
+        """
+        import tensorflow as tf
+
+        stop = self._stop(epochs, start)
+        transform = transform or (lambda batch: batch)
+
+        def generate():
+            for index in range(start, stop):
+                yield transform(self[index])
+
+        dataset = open_tf_data(generate, transform(self[start]))
+        if epochs is not None:
+            length = tf.data.experimental.assert_cardinality(stop - start)
+            dataset = dataset.apply(length)
+        return dataset.prefetch(2)
+
+    def _stop(self, epochs, start):
+        stop = sys.maxsize if epochs is None else epochs * len(self)
+        if not 0 <= start < stop:
+            raise ValueError(
+                f"start must be a batch in [0, {stop}) ({epochs} epochs of {len(self)} "
+                f"batches). Received: {start}."
+            )
+        return stop
+
+    def _epoch_order(self, epoch):
+        """Each place's bucket and part of it, and each bucket's examples in order."""
+        members = [
+            indices[self._permutation(len(indices), epoch, number + 1)]
+            for number, (_, _, indices) in enumerate(self._buckets)
+        ]
+        buckets = np.repeat(np.arange(len(self._counts)), self._counts)
+        parts = np.concatenate([np.arange(count) for count in self._counts])
+        order = self._permutation(len(buckets), epoch, 0)
+        return buckets[order], parts[order], members
+
+    def _permutation(self, size, epoch, stream):
+        if not self._shuffle:
+            return np.arange(size)
+        # numpy promises the raw bits of a generator in every version, but not the
+        # order that `permutation` makes of them.
+        key = np.array([self._seed, stream], np.uint64)
+        bits = np.random.Philox(key=key, counter=[0, 0, 0, epoch]).random_raw(size)
+        return np.argsort(bits, kind="stable")
+
+
+def open_tf_data(generate, example):
+    """What a generator gives, as a `tf.data.Dataset` that leaves every axis open.
+
+    Args:
+        generate: function without arguments to an iterator over structures of arrays.
+        example: one such structure.
+
+    Returns:
+        `tf.data.Dataset`.
+    """
+    import tensorflow as tf
+
+    signature = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None] * np.ndim(array), np.asarray(array).dtype),
+        example,
+    )
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+class _Stretch:
+    """Batches `start` to `stop`, as the random-access source that grain wants."""
+
+    def __init__(self, batches, start, stop):
+        self._batches, self._start, self._stop = batches, start, stop
+
+    def __len__(self):
+        return self._stop - self._start
+
+    def __getitem__(self, index):
+        return self._batches[self._start + index]

@@ -1,0 +1,80 @@
+"""Sequences as the rows of one array."""
+
+import numpy as np
+
+
+def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):
+    """Sequences as the rows of one array.
+
+    Args:
+        sequences: B sequences of ids, empty ones allowed.
+        length: T; `None` means that of the longest.
+        multiple: T is raised to a multiple of it.
+        pad_id: fills the rows.
+        side: where the filling is, `"right"` or `"left"`.
+
+    Returns:
+        int32 (B, T).
+
+    Raises:
+        ValueError: a sequence is longer than `length`, or an unknown side.
+    """
+    if side not in ("right", "left"):
+        raise ValueError(f"side must be 'right' or 'left'. Received: {side!r}.")
+    longest = max((len(sequence) for sequence in sequences), default=0)
+    length = longest if length is None else length
+    if longest > length:
+        raise ValueError(
+            f"length must hold the longest sequence, {longest} ids. "
+            f"Received: length={length}. Truncate the sequences, or raise it."
+        )
+    batch = np.full((len(sequences), round_up(length, multiple)), pad_id, np.int32)
+    for row, sequence in zip(batch, sequences, strict=True):
+        if len(sequence):
+            if side == "right":
+                row[: len(sequence)] = sequence
+            else:
+                row[-len(sequence) :] = sequence
+    return batch
+
+
+def packed_blocks(ids, length, *, overlap=0):
+    """Running text cut into rows of equal length, without padding.
+
+    With `overlap=1` the last id of a row is the first of the next: a language model
+    that predicts a row's ids 1 to T-1 from those before then predicts every id of the
+    text once, but the first.
+
+    Args:
+        ids: one flat sequence of ids, of at least `length`.
+        length: T, ids a row.
+        overlap: ids that a row shares with the next, less than `length`.
+
+    Returns:
+        int32 (N, T); up to `length - overlap - 1` ids at the end are left out.
+
+    Raises:
+        ValueError: too few ids, ids that are not flat, or an overlap out of range.
+    """
+    ids = np.asarray(ids, np.int32)
+    if ids.ndim != 1:
+        raise ValueError(
+            "packed_blocks expects one flat sequence of ids. "
+            f"Received: shape {ids.shape}."
+        )
+    if not 0 <= overlap < length:
+        raise ValueError(
+            "overlap must be at least 0 and less than length. "
+            f"Received: overlap={overlap}, length={length}."
+        )
+    if len(ids) < length:
+        raise ValueError(
+            f"packed_blocks needs at least length={length} ids. Received: {len(ids)}."
+        )
+    windows = np.lib.stride_tricks.sliding_window_view(ids, length)
+    return windows[:: length - overlap].copy()
+
+
+def round_up(number, multiple):
+    """The least multiple that is not below the number, or the numbers of an array."""
+    return -(-number // multiple) * multiple
