@@ -1,5 +1,7 @@
 """Runs an artifact beside the Keras model and refuses what differs."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 
@@ -11,12 +13,13 @@ from kzoo.exporters.errors import ExportError
 TOLERANCE, USUAL_SIZE = 1e-4, 10.0
 
 
-def verify_function(function, run, report, seed=0):
-    """Compares one function at all its cases; adds the checks to the report.
+def verify(functions, answers, report, seed=0):
+    """Compares functions at all their cases; adds the checks to the report.
 
     Args:
-        function: a `Function`.
-        run: from a dict of numpy inputs to a dict of numpy outputs, by the artifact.
+        functions: `Function`s.
+        answers: from a list of (function, case name, dict of numpy inputs) to an
+            iterator over their outputs by the artifact, dicts of numpy arrays.
         report: an `ExportReport`.
         seed: of the random inputs.
 
@@ -24,13 +27,25 @@ def verify_function(function, run, report, seed=0):
         ExportError: an output is missing, of another shape or dtype, or differs by more
             than the tolerance; or a token differs.
     """
-    for case, inputs in function.cases(np.random.default_rng(seed)).items():
-        compare(function, case, inputs, run(inputs), report)
+    cases = [
+        (function, case, inputs)
+        for function in functions
+        for case, inputs in function.cases(np.random.default_rng(seed)).items()
+    ]
+    answers = answers(cases)
+    # Keras's reference is mostly Python; the runtime works beside it.
+    pool = ThreadPoolExecutor(1)
+    try:
+        futures = [pool.submit(next, answers) for _ in cases]
+        for (function, case, inputs), answer in zip(cases, futures, strict=True):
+            expected = reference(function, inputs)
+            compare(function, case, answer.result(), expected, report)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def compare(function, case, inputs, got, report):
-    """Compares the artifact's outputs for one set of inputs with Keras's."""
-    expected = reference(function, inputs)
+def compare(function, case, got, expected, report):
+    """Compares the artifact's outputs with Keras's, both dicts of numpy arrays."""
     where = f"{report.path}, {function.name}, {case}"
     if set(got) != set(expected):
         raise ExportError(
@@ -57,8 +72,8 @@ def compare(function, case, inputs, got, report):
             )
         if not np.isfinite(value).all():
             raise ExportError(
-                f"{where}: {name} of the Keras model should be finite. Received: NaN or "
-                "infinity. Look for a weight that is far too large."
+                f"{where}: {name} of the Keras model should be finite. "
+                "Received: NaN or infinity. Look for a weight that is far too large."
             )
         difference = np.abs(got[name].astype("float64") - value)
         difference = float(np.max(difference, initial=0.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.exporters.checks import compare
+from kzoo.exporters import checks
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
 
@@ -88,55 +88,53 @@ def verify(functions, target, report):
     Raises:
         ExportError: TensorFlow cannot load it, or it differs from Keras.
     """
+    import tensorflow as tf
+
+    def answers(cases):
+        with tempfile.TemporaryDirectory() as folder:
+            results = _run(target, cases, Path(folder))
+            report.functions = json.loads(str(results["signatures"]))
+            _check_interface(functions, report)
+            for number in range(len(cases)):
+                prefix = f"{number}/"
+                yield {
+                    key.removeprefix(prefix): results[key]
+                    for key in results
+                    if key.startswith(prefix)
+                }
+
     start = time.perf_counter()
     if not (Path(target) / "saved_model.pb").is_file():
         raise ExportError(f"No SavedModel at {target}.")
-    cases = [
-        (function, case, inputs)
-        for function in functions
-        for case, inputs in function.cases(np.random.default_rng(0)).items()
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        requests, answers = Path(folder) / "requests.npz", Path(folder) / "answers.npz"
-        arrays = {}
-        for number, (function, _, inputs) in enumerate(cases):
-            for a in function.arguments:
-                key = f"{number}/{function.name}/{a.name}"
-                arrays[key] = np.asarray(inputs[a.name], a.dtype)
-        np.savez(requests, **arrays)
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                str(_RUNNER),
-                str(target),
-                str(requests),
-                str(answers),
-            ],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-        )
-        if done.returncode:
-            raise ExportError(
-                f"TensorFlow cannot run {target} in a fresh process: "
-                f"{done.stderr.strip().splitlines()[-1:]}"
-            )
-        with np.load(answers) as results:
-            report.functions = json.loads(str(results["signatures"]))
-            _check_interface(functions, report)
-            for number, (function, case, inputs) in enumerate(cases):
-                prefix = f"{number}/"
-                got = {
-                    key.removeprefix(prefix): results[key]
-                    for key in results.files
-                    if key.startswith(prefix)
-                }
-                compare(function, case, inputs, got, report)
-    import tensorflow as tf
-
+    checks.verify(functions, answers, report)
     report.runtime = f"tensorflow {tf.__version__}, a fresh process"
     report.seconds["verify"] = time.perf_counter() - start
+
+
+def _run(target, cases, folder):
+    """The outputs of every case by a fresh process, as it wrote them into `folder`."""
+    requests, answers = folder / "requests.npz", folder / "answers.npz"
+    np.savez(
+        requests,
+        **{
+            f"{number}/{function.name}/{a.name}": np.asarray(inputs[a.name], a.dtype)
+            for number, (function, _, inputs) in enumerate(cases)
+            for a in function.arguments
+        },
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", str(_RUNNER), str(target), str(requests), str(answers)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    if done.returncode:
+        raise ExportError(
+            f"TensorFlow cannot run {target} in a fresh process: "
+            f"{done.stderr.strip().splitlines()[-1:]}"
+        )
+    with np.load(answers) as results:
+        return dict(results)
 
 
 def _check_interface(functions, report):

@@ -97,16 +97,16 @@ class Exports(Task):
 
     def _generate_cases(self, generator):
         cases = {}
-        for text, shape, beams, count, penalty, early in (
-            ("greedy, batch 1", (1, 5), 1, 1, 1.0, True),
-            ("greedy, batch 3, padded", (3, 12), 1, 1, 1.0, True),
-            ("3 beams, 2 best, padded", (2, 9), 3, 2, 0.6, True),
-            ("2 beams, exact stop, batch 1", (1, 7), 2, 1, 1.0, False),
+        for text, shape, limit, beams, count, penalty, early in (
+            ("greedy, batch 1", (1, 5), 6, 1, 1, 1.0, True),
+            ("greedy, batch 3, padded", (3, 12), 4, 1, 1, 1.0, True),
+            ("3 beams, 2 best, padded", (2, 9), 5, 3, 2, 0.6, True),
+            ("2 beams, exact stop, batch 1", (1, 7), 3, 2, 1, 1.0, False),
         ):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
             cases[text] = {
                 self.prompt_input: ids,
-                "max_new_tokens": self._room(6),
+                "max_new_tokens": self._room(limit),
                 "beams": beams,
                 "num_return_sequences": count,
                 "length_penalty": penalty,
