@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,6 +25,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+ModelFolder = Annotated[
+    Path, typer.Argument(help="A folder that `kzoo train` wrote.", show_default=False)
+]
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kzoo.cli import reports
 from kzoo.cli.console import (
-    FAILED,
     Failure,
     Stopwatch,
     err,
@@ -181,12 +181,11 @@ def _write(out_path, summary):
 
 def _train(pairs, seconds, seed):
     """A trained model, the history's rows, and whether time was enough."""
-    import keras
-
     from kzoo.cli.epochs import CosineWithinTime, EpochLines
     from kzoo.data import bucketed_batches
     from kzoo.tasks import Seq2SeqLM
     from kzoo.tokenizers import FastTokenizer
+    from kzoo.training import Adam
 
     texts = [text for pair in pairs for text in pair]
     tokenizer = FastTokenizer.train(texts, 200, algorithm="character")
@@ -203,23 +202,14 @@ def _train(pairs, seconds, seed):
         f"{model.count_params():,} parameters"
     )
     model.compile(
-        optimizer=keras.optimizers.Adam(PEAK, beta_2=0.98, global_clipnorm=1.0),
+        optimizer=Adam(PEAK, beta_2=0.98, global_clipnorm=1.0),
         metrics=None,
     )
-    # Else its variables are made in the first step, which is then traced twice.
-    model.optimizer.build(model.trainable_variables)
-
-    def inputs_and_targets(batch):
-        ids = batch["decoder_token_ids"]
-        return {**batch, "decoder_token_ids": ids[:, :-1]}, ids[:, 1:]
-
-    on_tensorflow = keras.backend.backend() == "tensorflow"
-    make = batches.to_tf_data if on_tensorflow else batches.to_grain
     rate = CosineWithinTime(PEAK, EPOCHS * len(batches), seconds)
     lines = EpochLines(EPOCHS)
     try:
         model.fit(
-            make(epochs=EPOCHS, transform=inputs_and_targets),
+            model.pipeline(batches, epochs=EPOCHS),
             steps_per_epoch=len(batches),
             epochs=EPOCHS,
             shuffle=False,
@@ -235,19 +225,19 @@ def _export(model, out_path):
     """(format, report, seconds) of each export."""
     import keras
 
-    from kzoo.exporters import ExportError
-
     exports = []
     for name, folder in (("onnx", "onnx"), ("tf_saved_model", "saved_model")):
         if name == "tf_saved_model" and keras.backend.backend() != "tensorflow":
             note(f"SavedModel needs TensorFlow; left out on {keras.backend.backend()}.")
             continue
         watch = Stopwatch()
-        try:
-            with progress(f"Exporting and verifying {folder}"):
-                report = model.export(out_path / folder, format=name, overwrite=True)
-        except ExportError as error:
-            raise Failure(" ".join(str(error).split()), FAILED) from error
+        report = reports.run(
+            f"Exporting and verifying {folder}",
+            model.export,
+            out_path / folder,
+            format=name,
+            overwrite=True,
+        )
         exports.append((name, report, watch.seconds))
     return exports
 

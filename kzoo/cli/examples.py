@@ -10,6 +10,33 @@ from kzoo.data import DataError, load_pairs, load_texts, split_examples
 _MOST_HELD_OUT = 2000
 
 
+def read(options):
+    """Reads what the options of `kzoo train` name.
+
+    Returns:
+        list of training examples, and one of validation examples or `None`.
+    """
+    columns = parse_columns(options["columns"])
+    running, seed = options["running"], options["seed"]
+
+    def load(sources, split):
+        if options["task"] == "translation":
+            return read_pairs(sources, columns, split)
+        return read_texts(sources, columns, split, running)
+
+    data = load(options["data"], options["split"])
+    if options["validation"]:
+        return data, load(options["validation"], options["split"])
+    if options["validation_split"]:
+        return data, load(options["data"], options["validation_split"])
+    share = options["validation_share"]
+    share = 0.05 if share is None else share
+    if running:
+        begin, end = hold_out_end(data[0], share)
+        return [begin], end and [end]
+    return hold_out(data, share, seed)
+
+
 def parse_columns(columns):
     """`"0,1"` to (0, 1), `"en,de"` to ("en", "de"), `None` to `None`."""
     if columns is None:

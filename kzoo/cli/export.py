@@ -5,15 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from kzoo.cli import reports
 from kzoo.cli.console import (
-    FAILED,
     Failure,
+    ModelFolder,
     help_text,
     load_model,
-    note,
     one_line_errors,
-    out,
-    progress,
 )
 
 HELP = help_text("""
@@ -33,10 +31,7 @@ is left behind and the exit status is 1.
 
 @one_line_errors
 def export(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A folder that `kzoo train` wrote.", show_default=False),
-    ],
+    model: ModelFolder,
     out_path: Annotated[
         Path,
         typer.Option(
@@ -66,34 +61,22 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what is at --out.")
     ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Also write the report here, as JSON.")
-    ] = None,
+    report: reports.Report = None,
 ):
     """Runs the command."""
     if out_path.exists() and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
-    if report is not None and not report.parent.is_dir():
-        raise Failure(f"--report {report}: there is no folder {report.parent}.")
+    reports.check_path(report)
     if format != "onnx" and (opset is not None or portable or exporter != "kzoo"):
         raise Failure(
             "--opset, --portable and --exporter are of --format onnx. "
             f"Received: --format {format}."
         )
     task = load_model(model)
-    from kzoo.exporters import ExportError
-
-    options = dict(overwrite=overwrite)
+    options = dict(format=format, overwrite=overwrite)
     if format == "onnx":
         options |= dict(opset=opset, portable=portable)
         # The native exporter is not asked for by name, so that its errors are its own.
         options |= {} if exporter == "kzoo" else dict(exporter=exporter)
-    try:
-        with progress(f"Exporting and verifying {out_path}"):
-            result = task.export(out_path, format=format, **options)
-    except ExportError as error:
-        raise Failure(" ".join(str(error).split()), FAILED) from error
-    out.print(str(result), markup=False, soft_wrap=True)
-    if report is not None:
-        result.save(report)
-        note(f"Report: {report}")
+    description = f"Exporting and verifying {out_path}"
+    reports.show(reports.run(description, task.export, out_path, **options), report)

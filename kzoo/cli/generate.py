@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kzoo.cli import texts
-from kzoo.cli.console import help_text, load_model, one_line_errors
+from kzoo.cli.console import ModelFolder, help_text, load_model, one_line_errors
 
 HELP = help_text("""
 Continue texts with a decoder-only language model.
@@ -23,7 +23,7 @@ the prompt and what follows it; line breaks in it are written as spaces.
 
 @one_line_errors
 def generate(
-    model: texts.Model,
+    model: ModelFolder,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="Prompts.", show_default=False)
     ] = None,

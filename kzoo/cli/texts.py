@@ -9,9 +9,6 @@ import typer
 
 from kzoo.cli.console import Failure, err, progress
 
-Model = Annotated[
-    Path, typer.Argument(help="A folder that `kzoo train` wrote.", show_default=False)
-]
 Input = Annotated[
     Path | None,
     typer.Option("--input", "-i", help="A text file (or .gz), a text a line."),

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kzoo.cli import texts
-from kzoo.cli.console import help_text, load_model, one_line_errors
+from kzoo.cli.console import ModelFolder, help_text, load_model, one_line_errors
 
 HELP = help_text("""
 Translate texts with an encoder-decoder.
@@ -24,7 +24,7 @@ the result belongs to each.
 
 @one_line_errors
 def translate(
-    model: texts.Model,
+    model: ModelFolder,
     text: Annotated[
         list[str] | None, typer.Argument(help="Texts.", show_default=False)
     ] = None,

@@ -5,16 +5,8 @@ from typing import Annotated
 
 import typer
 
-from kzoo.cli.console import (
-    FAILED,
-    Failure,
-    help_text,
-    load_model,
-    note,
-    one_line_errors,
-    out,
-    progress,
-)
+from kzoo.cli import reports
+from kzoo.cli.console import Failure, help_text, load_model, one_line_errors
 
 HELP = help_text("""
 Compare exported files with the model that they came from.
@@ -43,27 +35,16 @@ def verify(
         Path,
         typer.Option(help="The model: a folder of `kzoo train`.", show_default=False),
     ],
-    report: Annotated[
-        Path | None, typer.Option(help="Also write the report here, as JSON.")
-    ] = None,
+    report: reports.Report = None,
 ):
     """Runs the command."""
     if not artifact.exists():
         raise Failure(
             f"{artifact} does not exist. Expected files that `kzoo export` wrote."
         )
-    if report is not None and not report.parent.is_dir():
-        raise Failure(f"--report {report}: there is no folder {report.parent}.")
+    reports.check_path(report)
     task = load_model(against)
-    from kzoo.exporters import ExportError
     from kzoo.exporters import verify as verify_files
 
-    try:
-        with progress(f"Verifying {artifact}"):
-            result = verify_files(artifact, task)
-    except ExportError as error:
-        raise Failure(" ".join(str(error).split()), FAILED) from error
-    out.print(str(result), markup=False, soft_wrap=True)
-    if report is not None:
-        result.save(report)
-        note(f"Report: {report}")
+    result = reports.run(f"Verifying {artifact}", verify_files, artifact, task)
+    reports.show(result, report)

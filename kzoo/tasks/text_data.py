@@ -60,7 +60,7 @@ class LearnsText(Task):
                 if isinstance(callback, ResumableCheckpoint):
                     # It will go on from there: so must the order of the examples.
                     initial_epoch = max(initial_epoch, callback.saved_epoch())
-            x = self._pipeline(batches, start=initial_epoch * steps)
+            x = self.pipeline(batches, start=initial_epoch * steps)
             y, batch_size, shuffle = None, None, False
             kwargs["steps_per_epoch"] = steps
         else:
@@ -73,7 +73,7 @@ class LearnsText(Task):
                 held_out = self._batches(
                     *texts, batch_size, tokens_per_batch, shuffle=False
                 )
-                validation_data = self._pipeline(held_out, epochs=1)
+                validation_data = self.pipeline(held_out, epochs=1)
             elif not _is_pair(validation_data):
                 validation_data = self._tokenized(validation_data)
         optimizer = getattr(self, "optimizer", None)
@@ -96,7 +96,7 @@ class LearnsText(Task):
         """Keras's `evaluate`, also on strings; see `fit`."""
         if is_text(x):
             batches = self._batches(x, y, batch_size, None, shuffle=False)
-            x, y, batch_size = self._pipeline(batches, epochs=1), None, None
+            x, y, batch_size = self.pipeline(batches, epochs=1), None, None
         else:
             x = self._tokenized(x)
         with _end_of_data(kwargs):
@@ -163,8 +163,17 @@ class LearnsText(Task):
                 lengths[name] = stack.max_sequence_length + is_decoder
         return lengths or None
 
-    def _pipeline(self, batches, epochs=None, start=0):
-        """What Keras iterates best on the backend in use."""
+    def pipeline(self, batches, *, epochs=None, start=0):
+        """Batches as inputs and targets, in what Keras iterates best on this backend.
+
+        Args:
+            batches: `kzoo.data.BucketedBatches` of ids under the names of the inputs.
+            epochs: how many; `None` goes on without end.
+            start: index of the first batch.
+
+        Returns:
+            `tf.data.Dataset` or `grain.MapDataset`, for `fit(shuffle=False)`.
+        """
         make = (
             batches.to_tf_data
             if keras.backend.backend() == "tensorflow"
