@@ -9,6 +9,7 @@ from kzoo.config import ModelConfig
 from kzoo.models.stack import Model
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.training import (
+    Adam,
     MaskedCrossEntropy,
     Perplexity,
     TokenAccuracy,
@@ -174,7 +175,7 @@ class Task(Model):
         pad = self.config.pad_token_id
         if optimizer == "auto":
             width = (self.config.decoder or self.config.encoder).hidden_dim
-            optimizer = keras.optimizers.Adam(
+            optimizer = Adam(
                 WarmupInverseSquareRoot(width),
                 beta_2=0.98,
                 epsilon=1e-9,
