@@ -196,7 +196,7 @@ def _choose(task, names, single):
             f"functions must be among {list(known)}"
             f"{', one of them for a single file' if single else ''}. Received: {names}."
         )
-    return [known[name] for name in names]
+    return [function for name, function in known.items() if name in names]
 
 
 def _check_model(task):

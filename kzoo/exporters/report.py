@@ -57,7 +57,7 @@ class ExportReport:
         for check in self.checks:
             tokens = {True: ", tokens equal", None: ""}[check.get("tokens_equal")]
             lines.append(
-                f"  {check['function']:9} {check['case']:34} "
+                f"  {check['function']:15} {check['case']:28} "
                 f"difference {check['difference']:.1e}{tokens}"
             )
         if self.seconds:

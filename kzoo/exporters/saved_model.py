@@ -1,5 +1,6 @@
 """Writes a task's functions as SavedModel signatures, verified in a fresh process."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -44,10 +45,8 @@ def write(functions, variables, target):
     start = time.perf_counter()
     module = tf.Module()
     module.model_variables = [variable.value for variable in variables]
-    signatures = {f.name: _concrete(f, f.arguments) for f in functions}
-    last = functions[-1]
-    served = tuple(a for a in last.arguments if a.default is None)
-    signatures["serving_default"] = _concrete(last, served)
+    offered = [*functions, _at_defaults(functions[-1], name="serving_default")]
+    signatures = {function.name: _concrete(function) for function in offered}
     module.functions = list(signatures.values())
     try:
         tf.saved_model.save(module, str(target), signatures=signatures)
@@ -61,24 +60,36 @@ def write(functions, variables, target):
     return report
 
 
-def _concrete(function, arguments):
+def _at_defaults(function, name):
+    """The function without the arguments that have a default."""
+    defaults = {a.name: a.default for a in function.arguments if a.default is not None}
+    return dataclasses.replace(
+        function,
+        name=name,
+        arguments=tuple(a for a in function.arguments if a.default is None),
+        call=lambda inputs: function.call({**inputs, **defaults}),
+    )
+
+
+def _concrete(function):
     """The function traced with free axes, taking and giving named tensors."""
     import tensorflow as tf
 
-    rest = {a.name: a.default for a in function.arguments if a not in arguments}
-
     def call(**inputs):
-        return function.call({**inputs, **rest})
+        return function.call(inputs)
 
     specs = {
         a.name: tf.TensorSpec([None] * len(a.axes), a.dtype, name=a.name)
-        for a in arguments
+        for a in function.arguments
     }
     return tf.function(call, autograph=False).get_concrete_function(**specs)
 
 
 def verify(functions, target, report):
     """Runs every function in a fresh TensorFlow process beside Keras.
+
+    `serving_default` is compared with the signature that it serves, called with the
+    defaults: Keras would take long for as many tokens as these allow.
 
     Args:
         functions: `Function`s.
@@ -90,18 +101,19 @@ def verify(functions, target, report):
     """
     import tensorflow as tf
 
+    last = functions[-1]
+    served = _at_defaults(last, name="serving_default")
+
     def answers(cases):
-        with tempfile.TemporaryDirectory() as folder:
-            results = _run(target, cases, Path(folder))
-            report.functions = json.loads(str(results["signatures"]))
-            _check_interface(functions, report)
-            for number in range(len(cases)):
-                prefix = f"{number}/"
-                yield {
-                    key.removeprefix(prefix): results[key]
-                    for key in results
-                    if key.startswith(prefix)
-                }
+        first = served.arguments[0].name
+        own = [inputs for function, _, inputs in cases if function is last]
+        largest = max(own, key=lambda inputs: len(inputs[first]))
+        inputs = {a.name: a.default for a in last.arguments}
+        inputs.update({a.name: largest[a.name] for a in served.arguments})
+        requests = [(f, i) for f, _, i in cases] + [(last, inputs), (served, inputs)]
+        *results, expected, got = _run(target, requests, [*functions, served], report)
+        checks.compare(served, f"as {last.name}", got, expected, report)
+        yield from results
 
     start = time.perf_counter()
     if not (Path(target) / "saved_model.pb").is_file():
@@ -111,35 +123,47 @@ def verify(functions, target, report):
     report.seconds["verify"] = time.perf_counter() - start
 
 
-def _run(target, cases, folder):
-    """The outputs of every case by a fresh process, as it wrote them into `folder`."""
-    requests, answers = folder / "requests.npz", folder / "answers.npz"
-    np.savez(
-        requests,
-        **{
-            f"{number}/{function.name}/{a.name}": np.asarray(inputs[a.name], a.dtype)
-            for number, (function, _, inputs) in enumerate(cases)
-            for a in function.arguments
-        },
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", str(_RUNNER), str(target), str(requests), str(answers)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    if done.returncode:
-        raise ExportError(
-            f"TensorFlow cannot run {target} in a fresh process: "
-            f"{done.stderr.strip().splitlines()[-1:]}"
+def _run(target, requests, offered, report):
+    """The outputs that a fresh process gives for each (function, inputs)."""
+    arrays = {
+        f"{number}/{function.name}/{a.name}": np.asarray(inputs[a.name], a.dtype)
+        for number, (function, inputs) in enumerate(requests)
+        for a in function.arguments
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
+        np.savez(asked, **arrays)
+        done = subprocess.run(
+            [sys.executable, "-P", str(_RUNNER), str(target), asked, answered],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
         )
-    with np.load(answers) as results:
-        return dict(results)
+        if done.returncode:
+            raise ExportError(
+                f"TensorFlow cannot run {target} in a fresh process: "
+                f"{done.stderr.strip().splitlines()[-1:]}"
+            )
+        with np.load(answered) as results:
+            answers = dict(results)
+    report.functions = json.loads(str(answers.pop("signatures")))
+    _check_interface(offered, report)
+    outputs = [{} for _ in requests]
+    for key, value in answers.items():
+        number, name = key.split("/")
+        outputs[int(number)][name] = value
+    return outputs
 
 
-def _check_interface(functions, report):
-    for function in functions:
-        found = report.functions.get(function.name, {"inputs": {}})["inputs"]
+def _check_interface(offered, report):
+    names = [function.name for function in offered]
+    if set(report.functions) != set(names):
+        raise ExportError(
+            f"{report.path} should have the signatures {names}. "
+            f"Received: {list(report.functions)}."
+        )
+    for function in offered:
+        found = report.functions[function.name]["inputs"]
         wanted = {a.name: [a.dtype, [None] * len(a.axes)] for a in function.arguments}
         if found != wanted:
             raise ExportError(

@@ -1,5 +1,6 @@
 """Artifacts: what they hold, that they are verified, that failure leaves nothing."""
 
+import dataclasses
 import errno
 import json
 import pathlib
@@ -11,7 +12,7 @@ import onnxruntime
 import pytest
 
 import kzoo
-from kzoo.exporters import ExportError, verify
+from kzoo.exporters import ExportError, saved_model, verify
 from kzoo.exporters.checks import compare, reference
 from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
@@ -35,7 +36,10 @@ def make(kind=kzoo.Seq2SeqLM, vocabulary_size=29, **changes):
 
 
 def check(report):
-    assert {c["function"] for c in report.checks} == {"forward", "generate"}
+    functions = {"forward", "generate"}
+    if report.format == "tf_saved_model":
+        functions.add("serving_default")
+    assert {c["function"] for c in report.checks} == set(report.functions) == functions
     assert all(c["difference"] <= 1e-4 for c in report.checks)
     generated = [c for c in report.checks if c["function"] == "generate"]
     assert all(c["tokens_equal"] for c in generated)
@@ -202,6 +206,24 @@ def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_graph.OnnxGraph, "node", wrong)
     with pytest.raises(ExportError, match="differs by"):
         make().export(tmp_path / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.tensorflow
+def test_a_wrong_serving_default_is_refused(tmp_path, monkeypatch):
+    def wrong(function):
+        right = function.call
+        if function.name == "serving_default":
+            function = dataclasses.replace(
+                function,
+                call=lambda inputs: {k: v + 1 for k, v in right(inputs).items()},
+            )
+        return original(function)
+
+    original = saved_model._concrete
+    monkeypatch.setattr(saved_model, "_concrete", wrong)
+    with pytest.raises(ExportError, match="serving_default, as forward: logits"):
+        make(kzoo.CausalLM).export(tmp_path / "model", functions="forward")
     assert list(tmp_path.iterdir()) == []
 
 
