@@ -62,6 +62,8 @@ def compare(function, case, got, expected, report):
     if "sequences" in expected:
         _check_tokens(got, expected, where)
         check["tokens_equal"] = True
+        ended = (expected["sequences"] == function.end_token_id).any(axis=-1)
+        check["sequences"], check["ended"] = ended.size, int(ended.sum())
     for name, value in expected.items():
         if value.dtype.kind != "f":
             continue

@@ -15,7 +15,8 @@ class ExportReport:
         runtime: what it was verified in, with its version.
         functions: name to its inputs and outputs, as the artifact declares them.
         checks: dicts of `function`, `case`, `difference` (largest absolute one),
-            `tolerance`, and `tokens_equal` where tokens come out.
+            `tolerance`, and where tokens come out `tokens_equal`, the number of
+            `sequences`, and how many `ended` with the end token.
         files: name to bytes.
         operators: function to a count of each operator (ONNX).
         opset: of ONNX.
@@ -55,7 +56,9 @@ class ExportReport:
             outputs = ", ".join(function["outputs"])
             lines.append(f"  {name}({inputs}) -> {outputs}")
         for check in self.checks:
-            tokens = {True: ", tokens equal", None: ""}[check.get("tokens_equal")]
+            tokens = ""
+            if "sequences" in check:
+                tokens = f", tokens equal, {check['ended']}/{check['sequences']} ended"
             lines.append(
                 f"  {check['function']:15} {check['case']:28} "
                 f"difference {check['difference']:.1e}{tokens}"

@@ -31,6 +31,7 @@ class Function:
         outputs: name to the axes' names; an int is a fixed axis.
         call: from a dict of tensors (or ONNX values) to a dict of outputs.
         cases: function of a numpy generator, to dicts of numpy inputs for verification.
+        end_token_id: ends the `sequences` among its outputs.
     """
 
     name: str
@@ -38,3 +39,4 @@ class Function:
     outputs: dict
     call: Callable
     cases: Callable
+    end_token_id: int | None = None

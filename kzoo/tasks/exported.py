@@ -54,6 +54,7 @@ class Exports(Task):
                 },
                 generate,
                 self._generate_cases,
+                self.config.end_token_id,
             ),
         ]
 

@@ -88,6 +88,37 @@ def test_saved_model_gives_forward_and_generate(tmp_path, kind, changes):
     assert all(dtype == "int32" for dtype, _ in served.values())
 
 
+@pytest.mark.parametrize(
+    "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
+)
+def test_rows_that_end_at_different_steps_are_verified(tmp_path, format):
+    model = make(
+        kzoo.CausalLM,
+        vocabulary_size=12,
+        num_layers=1,
+        tie_head=False,
+        head_bias=True,
+    )
+    perturb(model.named_variables().values(), seed=4)
+    function = model.export_functions()[1]
+    bias = np.array(model.head.bias)
+    bias[function.end_token_id] = 0.9
+    model.head.bias.assign(bias)
+    report = model.export(tmp_path / "model", format, functions="generate")
+    checks = {c["case"]: c for c in report.checks if c["function"] == "generate"}
+    cases = function.cases(np.random.default_rng(0))
+    for case in ("greedy, batch 3, padded", "3 beams, 2 best, padded"):
+        sequences = reference(function, cases[case])["sequences"]
+        rows = sequences.reshape(-1, sequences.shape[-1]).tolist()
+        ended = [row for row in rows if function.end_token_id in row]
+        assert len({row.index(function.end_token_id) for row in ended}) > 1
+        assert (checks[case]["ended"], checks[case]["sequences"]) == (
+            len(ended),
+            len(rows),
+        )
+    assert "3/3 ended" in str(report)
+
+
 def test_names_dtypes_axes_and_defaults(tmp_path):
     model = make()
     path = tmp_path / "translator.onnx"
