@@ -283,7 +283,7 @@ class OnnxGraph:
         """`x` as an OnnxValue: variables become weights, arrays constants."""
         if isinstance(x, OnnxValue):
             return x
-        if hasattr(x, "path") and hasattr(x, "assign"):
+        if is_variable(x):
             return self.weight(x)
         return self.constant(x, dtype)
 
@@ -298,7 +298,8 @@ class OnnxGraph:
         dtype = onnx_dtype(dtype)
         array = np.ascontiguousarray(array, dtype)
         array = array.reshape(np.shape(x))  # ascontiguousarray makes scalars 1-D
-        key = (array.dtype.str, array.shape, array.tobytes())
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        key = ("constant", array.dtype.str, array.shape, digest)
         root = self.root
         if key not in root._cache:
             # Named by its content: graphs that share a file of weights agree on it.
@@ -317,7 +318,13 @@ class OnnxGraph:
         )
 
     def concatenated(self, variables):
-        """One initialiser with kernels or biases side by side along the last axis."""
+        """One initialiser with kernels or biases side by side along the last axis.
+
+        With LoRA a layer's kernel is no variable but the sum of some: a constant.
+        """
+        if not all(map(is_variable, variables)):
+            parts = [to_numpy(variable) for variable in variables]
+            return self.constant(np.concatenate(parts, axis=-1))
         paths = [self.root.names.get(id(v), v.path) for v in variables]
         stem = paths[0].rsplit("/", 2)[0]
         parts = "+".join(path.split("/")[-2] for path in paths)
@@ -337,14 +344,12 @@ class OnnxGraph:
 
     def transposed(self, variable):
         """A weight's transpose, computed once outside every loop; it is stored once."""
-        root = self.root
+        root, value = self.root, self.lift(variable)
 
         def make():
-            return root.node(
-                "Transpose", variable, shape=variable.shape[::-1], perm=[1, 0]
-            )
+            return root.node("Transpose", value, shape=value.shape[::-1], perm=[1, 0])
 
-        return root.once(("transposed", id(variable)), make)
+        return root.once(("transposed", value.name), make)
 
     def live_nodes(self):
         """The nodes whose results are used, in order."""
@@ -381,6 +386,11 @@ def broadcast_shape(left, right):
         b if a == 1 else a if b == 1 or a is not None else b
         for a, b in zip(left, right, strict=True)
     )
+
+
+def is_variable(x):
+    """Whether `x` is a Keras variable, not a value computed from some."""
+    return hasattr(x, "path") and hasattr(x, "assign")
 
 
 def to_numpy(x):

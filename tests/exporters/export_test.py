@@ -167,6 +167,46 @@ def test_weights_are_stored_once(tmp_path):
     assert weights <= sum(report.files.values()) <= 1.02 * weights + 150_000
 
 
+def add_lora(model, rank=2):
+    """Enables LoRA wherever Keras offers it, with random values."""
+    generator = np.random.default_rng(1)
+    for layer in model._flatten_layers():
+        if hasattr(layer, "enable_lora") and not layer.lora_enabled:
+            layer.enable_lora(rank)
+    for name, variable in model.named_variables().items():
+        if "/lora_" in name:
+            variable.assign(generator.normal(size=variable.shape) * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "options"),
+    [
+        (kzoo.Seq2SeqLM, {}, dict(format="onnx")),
+        (kzoo.CausalLM, dict(positions="rotary", **MODERN), dict(format="onnx")),
+        pytest.param(
+            kzoo.Seq2SeqLM,
+            {},
+            dict(format="tf_saved_model", functions="forward"),
+            marks=pytest.mark.tensorflow,
+        ),
+    ],
+)
+def test_lora_is_exported(tmp_path, kind, changes, options):
+    model = make(kind, **changes)
+    forward = model.export_functions()[0]
+    inputs = forward.cases(np.random.default_rng(0))["batch 1, length 5"]
+    before = reference(forward, inputs)["logits"]
+    add_lora(model)
+    assert np.abs(reference(forward, inputs)["logits"] - before).max() > 0.1
+    report = model.export(tmp_path / "model", **options)
+    assert all(c["difference"] <= 1e-4 for c in report.checks)
+    if options["format"] == "onnx":
+        graph = onnx.load(tmp_path / "model" / "generate.onnx").graph
+        shapes = [tuple(tensor.dims) for tensor in graph.initializer]
+        assert shapes.count((29, 16)) == 1  # merged and stored once
+        assert not any("lora" in tensor.name for tensor in graph.initializer)
+
+
 def test_large_weights_go_to_a_file_beside(tmp_path):
     model = make()
     path = tmp_path / "model.onnx"
