@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,8 @@ def write(functions, variables, target):
     try:
         tf.saved_model.save(module, str(target), signatures=signatures)
     except tf.errors.OpError as error:  # a full disk comes as this, too
-        raise OSError(f"TensorFlow says: {error.message}") from error
+        message = re.sub(r"{{.*?}} | \[Op:\w+\]", "", error.message)
+        raise OSError(f"TensorFlow says: {message}") from error
     report = ExportReport(str(target), "tf_saved_model")
     report.weight_bytes = sum(
         int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables

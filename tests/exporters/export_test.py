@@ -4,6 +4,8 @@ import dataclasses
 import errno
 import json
 import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -260,6 +262,40 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "write_model", full)
     with pytest.raises(ExportError, match="No space left"):
         make().export(tmp_path / "model", format="onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL_DISK = """
+import resource, sys
+import kzoo
+from kzoo.exporters import ExportError
+
+model = kzoo.CausalLM.from_size("tiny", vocabulary_size=29)
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+for argument in sys.argv[2:]:
+    format, size = argument.split(":")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), unlimited))
+    try:
+        model.export(sys.argv[1], format)
+    except ExportError as error:
+        print(argument, error)
+"""
+
+
+def test_no_file_may_grow_any_further(tmp_path):
+    """As on a full disk, down to the system call: the weights or the graph end it."""
+    tried = ["onnx:20000"]
+    if keras.backend.backend() == "tensorflow":
+        tried += ["tf_saved_model:20000", "tf_saved_model:900000"]
+    path = tmp_path / "new" / "model"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, path, *tried], capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == tried
+    assert all(f"Could not write {path}: " in line for line in lines)
+    assert all("File too large. Nothing was left behind" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
 
 
