@@ -19,6 +19,7 @@ from kzoo.ops.onnx_graph import (
     onnx_dtype,
 )
 
+MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
 
@@ -76,10 +77,11 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
 
     if opset is None:
         opset = PORTABLE_OPSET if portable else DEFAULT_OPSET
-    if portable and opset > PORTABLE_OPSET or not MINIMUM_OPSET <= opset <= 24:
+    largest = PORTABLE_OPSET if portable else MAXIMUM_OPSET
+    if not MINIMUM_OPSET <= opset <= largest:
         raise ExportError(
-            f"opset must be in [{MINIMUM_OPSET}, 24], and at most {PORTABLE_OPSET} "
-            f"with portable=True. Received: {opset}."
+            f"opset must be in [{MINIMUM_OPSET}, {MAXIMUM_OPSET}], and at most "
+            f"{PORTABLE_OPSET} with portable=True. Received: {opset}."
         )
     start = time.perf_counter()
     graphs = {f.name: emit(f, names, opset) for f in functions}

@@ -16,6 +16,7 @@ import pytest
 import kzoo
 from kzoo.exporters import ExportError, saved_model, verify
 from kzoo.exporters.checks import compare, reference
+from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET
 from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
 from tests.harness import perturb
@@ -72,6 +73,37 @@ def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
     attentions = 2 if kind is kzoo.CausalLM else 6  # self, and cross in decoders
     fused = report.operators["forward"].get("Attention", 0)
     assert fused == (0 if portable else attentions)
+
+
+@pytest.fixture(scope="module")
+def remembered():
+    """`reference`, which computes the same once."""
+    answers = {}
+
+    def remember(function, inputs):
+        key = (function.name, repr(inputs))
+        if key not in answers:
+            answers[key] = reference(function, inputs)
+        return answers[key]
+
+    return remember
+
+
+@pytest.mark.parametrize("opset", range(MINIMUM_OPSET, MAXIMUM_OPSET + 1))
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.Seq2SeqLM, dict(positions="relative", activation="gelu")),
+        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
+    ],
+)
+def test_every_opset(tmp_path, monkeypatch, remembered, kind, changes, opset):
+    monkeypatch.setattr("kzoo.exporters.checks.reference", remembered)
+    model = make(kind, num_layers=1, **changes)
+    check(model.export(tmp_path / "model", format="onnx", opset=opset))
+    for file in (tmp_path / "model").glob("*.onnx"):
+        onnx.checker.check_model(file)
+        assert onnx.load(file).opset_import[0].version == opset
 
 
 @pytest.mark.tensorflow
