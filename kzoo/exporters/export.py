@@ -98,7 +98,7 @@ def export(
                     metadata=onnx.metadata_of(task),
                     threshold=external_data_threshold,
                 )
-                onnx.verify(chosen, paths, report)
+                onnx.verify(chosen, lambda name: onnx.open_session(paths[name]), report)
             else:
                 variables = list(task.named_variables().values())
                 report = saved_model.write(chosen, variables, target)
@@ -145,8 +145,9 @@ def verify(path, task):
         functions = {n: f for n, f in functions.items() if n in names}
     if path.suffix == ".onnx":
         report = ExportReport(str(path), "onnx")
-        name = _function_of(path)
-        onnx.verify([functions[name]], {name: path}, report)
+        session = onnx.open_session(path)
+        function = _function_in(session, functions, path)
+        onnx.verify([function], lambda name: session, report)
     elif (path / "saved_model.pb").is_file():
         report = ExportReport(str(path), "tf_saved_model")
         saved_model.verify(list(functions.values()), path, report)
@@ -160,7 +161,11 @@ def verify(path, task):
                 f"{[f'{name}.onnx' for name in functions]}."
             )
         report = ExportReport(str(path), "onnx")
-        onnx.verify([functions[name] for name in paths], paths, report)
+        onnx.verify(
+            [functions[name] for name in paths],
+            lambda name: onnx.open_session(paths[name]),
+            report,
+        )
     return report
 
 
@@ -220,10 +225,13 @@ def _check_model(task):
             raise ExportError(f"The weight {name} holds NaN or infinity.")
 
 
-def _function_of(path):
-    """Which function a single file holds, by its outputs."""
-    outputs = {o.name for o in onnx.open_session(path).get_outputs()}
-    return "generate" if "sequences" in outputs else "forward"
+def _function_in(session, functions, path):
+    """Which of the functions a single file holds, by its outputs."""
+    outputs = {output.name for output in session.get_outputs()}
+    for function in functions.values():
+        if set(function.outputs) == outputs:
+            return function
+    raise ExportError(f"{path} holds none of {list(functions)}. It gives {outputs}.")
 
 
 def _describe(task, folder):

@@ -109,12 +109,13 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
     return report, paths
 
 
-def verify(functions, paths, report):
+def verify(functions, session_of, report):
     """Runs every function in onnxruntime beside Keras.
 
     Args:
         functions: `Function`s.
-        paths: function name to model file.
+        session_of: from a function's name to its session; called one by one, so that
+            only one need be in memory.
         report: gets the checks.
 
     Raises:
@@ -125,7 +126,7 @@ def verify(functions, paths, report):
     def answers(cases):
         for function in functions:
             own = [inputs for f, _, inputs in cases if f is function]
-            yield from _answers(function, paths[function.name], own, report)
+            yield from _answers(function, session_of(function.name), own, report)
 
     start = time.perf_counter()
     report.runtime = f"onnxruntime {onnxruntime.__version__}"
@@ -133,10 +134,9 @@ def verify(functions, paths, report):
     report.seconds["verify"] = time.perf_counter() - start
 
 
-def _answers(function, path, inputs, report):
-    """Yields the outputs for each dict of inputs; the session lives no longer."""
-    session = open_session(path)
-    check_interface(function, session, path)
+def _answers(function, session, inputs, report):
+    """Yields the outputs for each dict of inputs."""
+    check_interface(function, session, f"{report.path}, {function.name}")
     declared = [*session.get_inputs(), *session.get_overridable_initializers()]
     report.functions[function.name] = {
         "inputs": {i.name: [i.type, i.shape] for i in declared},
@@ -189,7 +189,7 @@ def runner(function, session):
     return run
 
 
-def check_interface(function, session, path):
+def check_interface(function, session, where):
     """Raises `ExportError` when names, dtypes or axes are not the declared ones."""
     codes = {"float32": "float", "int64": "int64", "bool": "bool"}
     found = {i.name: (i.type, i.shape) for i in session.get_inputs()}
@@ -198,13 +198,13 @@ def check_interface(function, session, path):
         wanted = (f"tensor({codes[onnx_dtype(argument.dtype)]})", list(argument.axes))
         if found.get(argument.name) != wanted:
             raise ExportError(
-                f"{path} should have the input {argument.name} as {wanted}. "
+                f"{where}: should have the input {argument.name} as {wanted}. "
                 f"Received: {found.get(argument.name)}."
             )
     for output in session.get_outputs():
         if output.shape != list(function.outputs.get(output.name, ())):
             raise ExportError(
-                f"{path} should have the outputs {function.outputs}. "
+                f"{where}: should have the outputs {function.outputs}. "
                 f"Received: {output.name} with axes {output.shape}."
             )
 

@@ -261,6 +261,23 @@ def test_an_artifact_of_other_weights_is_refused(tmp_path):
         verify(tmp_path / "model", model)
 
 
+def test_a_single_file_is_opened_once_to_be_verified(tmp_path, monkeypatch):
+    path, opened = tmp_path / "model.onnx", []
+
+    def open_session(path):
+        opened.append(path)
+        return original(path)
+
+    original = kzoo.exporters.onnx.open_session
+    monkeypatch.setattr(kzoo.exporters.onnx, "open_session", open_session)
+    model = make(num_layers=1)
+    for name in ("forward", "generate"):
+        model.export(path, format="onnx", functions=name, overwrite=True)
+        opened.clear()
+        assert set(verify(path, model).functions) == {name}
+        assert opened == [path]
+
+
 def test_the_folder_describes_itself(tmp_path):
     tokenizer = kzoo.FastTokenizer.train(["abc", "bca"], 30, algorithm="character")
     model = kzoo.CausalLM.from_size("tiny", tokenizer)
