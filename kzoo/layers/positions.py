@@ -187,7 +187,7 @@ class RelativeBias(Layer):
         table = relative_buckets(half, self.max_distance)
         relative = ops.expand_dims(key_index, 0) - ops.expand_dims(query_index, 1)
         if self.bidirectional:
-            offset = ops.where(relative > 0, half, 0)
+            offset = ops.cast(relative > 0, "int32") * half
             distance = ops.absolute(relative)
         else:
             offset = 0

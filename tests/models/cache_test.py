@@ -95,13 +95,25 @@ def test_any_chunks_and_heads_equal_full_forward(heads, chunks, fixed):
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative"])
+@pytest.mark.parametrize("positions", POSITIONS)
 def test_padded_prompts_equal_full_forward(positions, side, fixed):
-    transformer = Transformer(decoder_only(positions=positions))
-    ids = random_ids(transformer.config.decoder, (3, LENGTH))
-    mask = padding([7, 5, 4], LENGTH, side)
+    check_padded_prompts("multi_head", positions, side, fixed)
+
+
+@pytest.mark.parametrize("heads", ["grouped_query", "multi_query"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_left_padded_prompts_equal_full_forward_with_fewer_heads(positions, heads):
+    check_padded_prompts(heads, positions, "left", fixed=not ops.buffers_grow())
+
+
+def check_padded_prompts(heads, positions, side, fixed):
+    config = decoder_only(positions=positions, num_key_value_heads=HEADS[heads])
+    transformer = Transformer(config)
+    ids = random_ids(config.decoder, (3, LENGTH))
+    mask = padding([7, 4, 1], LENGTH, side)  # the last prompt is all padding at first
     full = to_numpy(transformer.decoder(ids, padding_mask=mask))
     got = in_chunks(transformer.decoder, ids, [4, 1, 1, 1], fixed, mask)
+    assert np.isfinite(got).all()
     assert difference(got[mask], full[mask]) <= TOLERANCE
 
 
