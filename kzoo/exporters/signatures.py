@@ -32,6 +32,7 @@ class Function:
         call: from a dict of tensors (or ONNX values) to a dict of outputs.
         cases: function of a numpy generator, to dicts of numpy inputs for verification.
         end_token_id: ends the `sequences` among its outputs.
+        pad_token_id: fills them.
     """
 
     name: str
@@ -40,3 +41,4 @@ class Function:
     call: Callable
     cases: Callable
     end_token_id: int | None = None
+    pad_token_id: int | None = None

@@ -55,6 +55,7 @@ class Exports(Task):
                 generate,
                 self._generate_cases,
                 self.config.end_token_id,
+                self.config.pad_token_id,
             ),
         ]
 
