@@ -33,7 +33,9 @@ def emit(function, names, opset):
         opset: of the graph.
 
     Returns:
-        `OnnxGraph`; scalars with a default are inputs that may be left out.
+        `OnnxGraph`; scalars with a default are inputs that may be left out. ONNX says
+        so by an initialiser of the input's name, and onnxruntime warns of each that it
+        is no constant, unless `SessionOptions.log_severity_level` is 3.
     """
     graph = OnnxGraph(opset, names)
     with graph.building():
