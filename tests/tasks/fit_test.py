@@ -336,7 +336,7 @@ def test_the_loss_is_a_mean_over_weighted_tokens():
 def test_a_loss_of_the_user_is_reported_as_keras_does():
     model = causal()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    compiled(model, keras.optimizers.SGD(0.0), eager=True, loss=loss)
+    compiled(model, keras.optimizers.SGD(0.0), loss=loss)
     inputs, y = {"token_ids": ids_of(WORDS[:8])[:, :-1]}, ids_of(WORDS[:8])[:, 1:]
     expected = to_numpy(loss(y, model(inputs)))
     got = model.evaluate(inputs, y, batch_size=4, verbose=0)[0]
