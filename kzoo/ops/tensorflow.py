@@ -1,11 +1,8 @@
 """Training kernels for TensorFlow on CPUs, which fuses nothing.
 
 There every pass over a tensor counts. These do in few passes what `keras.ops` does in
-many; JAX's XLA fuses the general form by itself. Imported where TensorFlow is the
-backend.
+many; JAX's XLA fuses the general form by itself.
 """
-
-import tensorflow as tf
 
 
 def dropout(x, rate, seed):
@@ -22,6 +19,8 @@ def dropout(x, rate, seed):
     Returns:
         Like `x`.
     """
+    import tensorflow as tf
+
     size = tf.size(x)
     words = tf.random.stateless_uniform(
         [size // 4 + 2], seed, minval=None, maxval=None, dtype=tf.int32
@@ -35,6 +34,7 @@ def dropout(x, rate, seed):
 
 def layer_norm(x, gamma, beta, epsilon):
     """Layer normalisation over the last axis, with the gradient in closed form."""
+    import tensorflow as tf
 
     @tf.custom_gradient
     def normalize(x, gamma, beta):
@@ -58,11 +58,14 @@ def layer_norm(x, gamma, beta, epsilon):
 
         return normal * gamma + beta, gradient
 
-    return normalize(x, gamma, beta)
+    # Tensors: a variable would be an argument that the gradient has to name.
+    return normalize(*(tf.convert_to_tensor(value) for value in (x, gamma, beta)))
 
 
 def matmul_transposed(x, table):
     """`x @ table.T` without a transposed copy; float (..., D), (V, D) to (..., V)."""
+    import tensorflow as tf
+
     x, table = tf.convert_to_tensor(x), tf.cast(table, x.dtype)
     flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), table, transpose_b=True)
     return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [table.shape[0]]], 0))

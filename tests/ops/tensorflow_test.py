@@ -76,6 +76,21 @@ def test_layer_norm_and_its_gradients_equal_those_of_keras(shape):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
 
 
+def test_layer_norm_takes_the_variables_of_a_layer_that_runs_eagerly():
+    import tensorflow as tf
+
+    from kzoo.layers.base import LayerNormalization
+
+    layer = LayerNormalization()
+    layer.build((None, 4))
+    x = tf.constant([[1.0, 2.0, 4.0, 9.0]])
+    with tf.GradientTape() as tape:
+        y = layer(x, training=True)
+    gamma, beta = tape.gradient(y, layer.trainable_variables)
+    np.testing.assert_allclose(gamma, y[0], rtol=1e-6)
+    np.testing.assert_allclose(beta, np.ones(4))
+
+
 @pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8)])
 def test_matmul_transposed(shape):
     from kzoo.ops import tensorflow as kernels
