@@ -3,6 +3,8 @@
 A search knows nothing of the model: it is given `step(tokens, cache, index)`, which
 reads one token a row and gives the logits of the next and the new cache. Rows are
 never mixed: what one row finds does not depend on the others in its batch.
+
+Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_size.
 """
 
 from kzoo import ops
@@ -13,261 +15,231 @@ _IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it
 def search(
     step, tokens, cache, index, options, *, end_token_id, pad_token_id, capacity
 ):
-    """Generates with as many beams as `options["beams"]` says: one is greedy search.
+    """Generates with `options["beams"]` beams; one beam is greedy search.
+
+    With M > 1 beams each step extends the M unfinished sequences and looks at the best
+    2 M extensions. One that ends counts as finished when it is among the best M, and
+    its score is log p / length ** length_penalty, the end token counted. What still
+    runs at `max_new_tokens` is scored likewise. A finished row is frozen, so it does
+    not depend on how long the other rows of its batch run.
 
     Args:
         step: function (tokens int (R,), cache, index) to (logits (R, V), cache).
         tokens: int (B,), the last token of each prompt.
         cache: structure of tensors with B rows, without that token.
         index: int scalar, how many positions the cache holds.
-        options: dict of `max_new_tokens`, `beams` and `num_return_sequences` (ints or
-            scalars), `length_penalty` (float or scalar) and `early_stopping` (bool or
-            scalar); see `beam_search`.
+        options: dict of ints or scalars `max_new_tokens`; `beams`, M;
+            `num_return_sequences`, n <= M; a float or scalar `length_penalty`; and a
+            bool or scalar `early_stopping`: with M > 1 a row ends as soon as M
+            sequences are finished, else when no unfinished one can score better any
+            more (its bound: log p never rises, and the penalty is the kindest within
+            `max_new_tokens`).
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.
         capacity: int, the most new tokens, where buffers are fixed.
 
     Returns:
         int (B, n, L) sequences of new tokens, best first, and their scores float32
-        (B, n).
+        (B, n). More sequences than beams are an error of the backend's `top_k`.
     """
-    fixed = dict(
-        end_token_id=end_token_id, pad_token_id=pad_token_id, capacity=capacity
-    )
     beams = options["beams"]
-
-    def greedy():
-        return greedy_search(
-            step,
-            tokens,
-            cache,
-            index,
-            options["max_new_tokens"],
-            options["length_penalty"],
-            **fixed,
-        )
-
-    def beam():
-        return beam_search(step, tokens, cache, index, options, **fixed)
-
-    if isinstance(beams, int):
-        return greedy() if beams == 1 else beam()
-    return ops.cond(beams > 1, beam, greedy)
-
-
-def greedy_search(
-    step,
-    tokens,
-    cache,
-    index,
-    max_new_tokens,
-    length_penalty=0.0,
-    *,
-    end_token_id,
-    pad_token_id,
-    capacity,
-):
-    """Takes the most probable token each time.
-
-    Args:
-        step: see `search`.
-        tokens: see `search`.
-        cache: see `search`.
-        index: see `search`.
-        max_new_tokens: int or scalar.
-        length_penalty: of the score, as in `beam_search`; no token depends on it.
-        end_token_id: ends a sequence.
-        pad_token_id: fills ended sequences.
-        capacity: see `search`.
-
-    Returns:
-        int (B, 1, L) and scores float32 (B, 1).
-    """
-    batch = ops.dim(tokens, 0)
-    state = {
-        "cache": cache,
-        "finished": ops.full((batch,), False, "bool"),
-        "index": ops.as_scalar(index),
-        "length": ops.full((batch,), 0.0, "float32"),
-        "made": ops.as_scalar(0),
-        "score": ops.full((batch,), 0.0, "float32"),
-        "sequences": ops.buffer((batch, 0), 1, capacity, "int32", fill=pad_token_id),
-        "tokens": tokens,
-    }
+    choice = _Choice(ops.dim(tokens, 0), options, end_token_id, pad_token_id)
 
     def body(state):
-        logits, cache = step(state["tokens"], state["cache"], state["index"])
+        cache = ops.map_structure(
+            lambda x: choice.reordered(x, state["source"]), state["cache"]
+        )
+        index_now = ops.as_scalar(index) + state["made"]
+        logits, cache = step(state["tokens"], cache, index_now)
         logits = ops.cast(logits, "float32")
-        log_p = ops.log_softmax(logits)
-        finished = state["finished"]
-        chosen = ops.argmax(logits)  # rounding could make two log_p equal
-        gain = ops.max(log_p, axis=-1)
-        tokens = ops.where(finished, pad_token_id, chosen)
+        # The best 2 M extensions of each row are enough to find those of all.
+        width = ops.minimum(2 * beams, ops.dim(logits, -1))
+        origin = ops.arange(beams * width) // width
+
+        def greedy():
+            return choice.greedy(state, logits)
+
+        def beam():
+            return choice.beam(state, logits, width, origin)
+
+        # A branch does not hold the step itself: runtimes prepare the weights that a
+        # loop reads, but not those of a loop in a branch.
+        if isinstance(beams, int):
+            new = greedy() if beams == 1 else beam()
+        else:
+            new = ops.cond(beams > 1, beam, greedy)
+        return {**new, "cache": cache, "made": state["made"] + 1}
+
+    state = choice.start(tokens, cache, capacity)
+    return choice.results(
+        ops.while_loop(
+            lambda state: ~ops.all(state["done"]),
+            body,
+            state,
+            options["max_new_tokens"],
+        )
+    )
+
+
+class _Choice:
+    """Chooses the tokens of a search, given their logits.
+
+    The state is a dict of `running` int (R, L), what is generated so far, with `scores`
+    float (B, M), its log p; `ended` and `ended_scores` likewise, the finished sequences
+    with their final scores; `tokens` int (R,), the last ones of `running`; `done` bool
+    (B, 1); `made`, a scalar, the L so far; and the `cache`, of which the rows `source`
+    int (R,) belong to those of `running`.
+    """
+
+    def __init__(self, batch, options, end_token_id, pad_token_id):
+        self.batch, self.beams = batch, options["beams"]
+        self.rows = batch * self.beams
+        self.limit, self.count = (
+            options["max_new_tokens"],
+            options["num_return_sequences"],
+        )
+        self.penalty = ops.as_scalar(options["length_penalty"], "float32")
+        self.early_stopping = options["early_stopping"]
+        self.end, self.pad = end_token_id, pad_token_id
+        # What does not change: the row of a prompt's first beam, and of each beam.
+        self.first_row = ops.expand_dims(ops.arange(batch), 1) * self.beams
+        number = ops.expand_dims(ops.arange(self.beams), 0)
+        self.row, self.is_copy = self.first_row + number, number > 0
+        self.pads = ops.full((batch, self.beams), self.pad, "int32")
+        # Of the best 2 M extensions, those that count when they end.
+        self.counts = ops.expand_dims(ops.arange(2 * self.beams), 0) < self.beams
+        self.longest = self.divisor(self.limit)
+
+    def divisor(self, length):
+        """What log p is divided by."""
+        return ops.as_scalar(length, "float32") ** self.penalty
+
+    def reordered(self, x, source):
+        """A part of the cache as the next step reads it."""
+        if isinstance(self.beams, int):
+            return x if self.beams == 1 else ops.take(x, source, axis=0)
+        return ops.take_if(self.beams > 1, x, source)
+
+    def start(self, tokens, cache, capacity):
+        """The state before the first token."""
+        batch, beams, rows = self.batch, self.beams, self.rows
+
+        def repeat(x):  # (B, ...) to (R, ...)
+            sizes = ops.shape(x)
+            x = ops.broadcast_to(ops.expand_dims(x, 1), (batch, beams, *sizes[1:]))
+            return ops.reshape(x, (rows, *sizes[1:]))
+
+        def empty():
+            return ops.buffer((rows, 0), 1, capacity, "int32", fill=self.pad)
+
+        zero = ops.full((batch, 1), 0.0, "float32")
         return {
-            "cache": cache,
-            "finished": finished | ops.equal(chosen, end_token_id),
-            "index": state["index"] + 1,
-            "length": state["length"] + ops.where(finished, 0.0, 1.0),
-            "made": state["made"] + 1,
-            "score": state["score"] + ops.where(finished, 0.0, gain),
-            "sequences": ops.append(
-                state["sequences"], ops.expand_dims(tokens, 1), state["made"], axis=1
-            ),
-            "tokens": tokens,
+            "cache": ops.map_structure(repeat, cache),
+            "done": ops.full((batch, 1), False, "bool"),
+            "ended": empty(),
+            "ended_scores": ops.full((batch, beams), _IMPOSSIBLE, "float32"),
+            "made": ops.as_scalar(0),
+            "running": empty(),
+            # One beam runs, its copies wait.
+            "scores": ops.where(self.is_copy, _IMPOSSIBLE, zero),
+            "source": ops.reshape(self.row, (rows,)),
+            "tokens": repeat(tokens),
         }
 
-    def unfinished(state):
-        return ~ops.all(state["finished"])
+    def greedy(self, state, logits):
+        """Greedy search's next state."""
+        done, made = state["done"], state["made"]
+        ids = ops.expand_dims(ops.argmax(logits), 1)
+        gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
+        ends = ops.equal(ids, self.end)
+        scores = state["scores"] + ops.where(done, 0.0, gain)
+        tokens = ops.where(done, self.pad, ids)
+        running = ops.append(state["running"], tokens, made, axis=1)
+        final = scores / self.divisor(made + 1)
+        return {
+            "done": done | ends,
+            "ended": running,
+            "ended_scores": ops.where(ends & ~done, final, state["ended_scores"]),
+            "running": running,
+            "scores": scores,
+            "source": state["source"],
+            "tokens": ops.reshape(tokens, (self.rows,)),
+        }
 
-    state = ops.while_loop(unfinished, body, state, max_new_tokens)
-    length = ops.maximum(state["length"], 1.0)
-    score = state["score"] / length ** ops.as_scalar(length_penalty, "float32")
-    return ops.expand_dims(state["sequences"], 1), ops.expand_dims(score, 1)
+    def beam(self, state, logits, width, origin):
+        """Beam search's next state.
 
-
-def beam_search(
-    step, tokens, cache, index, options, *, end_token_id, pad_token_id, capacity
-):
-    """Keeps the `beams` best unfinished and the `beams` best finished sequences.
-
-    Each step extends the M unfinished sequences and looks at the best 2 M extensions.
-    One that ends counts as finished when it is among the best M, and its score is
-    log p / length ** length_penalty, the end token counted. What still runs at
-    `max_new_tokens` is scored likewise. A finished row is frozen, so it does not depend
-    on how long the other rows of its batch run.
-
-    Args:
-        step: see `search`.
-        tokens: see `search`.
-        cache: see `search`.
-        index: see `search`.
-        options: dict of `max_new_tokens`; `beams`, M; `length_penalty`;
-            `num_return_sequences`, n <= M; `early_stopping`: a row ends as soon as M
-            sequences are finished, else when no unfinished one can score better any
-            more (its bound: log p never rises, and the penalty is the kindest within
-            `max_new_tokens`).
-        end_token_id: ends a sequence.
-        pad_token_id: fills ended sequences.
-        capacity: see `search`.
-
-    Returns:
-        int (B, n, L), best first, and scores float32 (B, n).
-    """
-    beams, limit = options["beams"], options["max_new_tokens"]
-    penalty = ops.as_scalar(options["length_penalty"], "float32")
-    early_stopping = options["early_stopping"]
-    batch = ops.dim(tokens, 0)
-    rows = batch * beams
-
-    def repeat(x):  # (B, ...) to (B * M, ...)
-        sizes = ops.shape(x)
-        wide = ops.broadcast_to(ops.expand_dims(x, 1), (sizes[0], beams, *sizes[1:]))
-        return ops.reshape(wide, (rows, *sizes[1:]))
-
-    def penalized(score, length):
-        return score / ops.as_scalar(length, "float32") ** penalty
-
-    first = ops.expand_dims(ops.arange(beams), 0)  # one beam runs, its copies wait
-    start = ops.where(first > 0, _IMPOSSIBLE, ops.full((batch, 1), 0.0, "float32"))
-    none = ops.full((batch, beams), _IMPOSSIBLE, "float32")
-
-    def empty():
-        return ops.buffer((batch, beams, 0), 2, capacity, "int32", fill=pad_token_id)
-
-    state = {
-        "cache": ops.map_structure(repeat, cache),
-        "done": ops.full((batch,), False, "bool"),
-        "ended": empty(),
-        "ended_scores": none,
-        "index": ops.as_scalar(index),
-        "made": ops.as_scalar(0),
-        "running": empty(),
-        "scores": start,
-        "tokens": ops.reshape(repeat(tokens), (rows,)),
-    }
-
-    def extend(sequences, chosen, tokens, made):
-        """The sequences at `chosen` (B, J) with a token each, (B, J, L + 1)."""
-        kept = gather_rows(sequences, chosen)
-        return ops.append(kept, ops.expand_dims(tokens, 2), made, axis=2)
-
-    def body(state):
-        logits, cache = step(state["tokens"], state["cache"], state["index"])
-        log_p = ops.log_softmax(ops.cast(logits, "float32"))
-        made, done = state["made"], ops.expand_dims(state["done"], 1)
-        # The best 2 M of a beam are enough to find the best 2 M of all.
-        width = ops.minimum(2 * beams, ops.dim(log_p, -1))
-        best, ids = ops.top_k(log_p, width)
+        Args:
+            state: before the step.
+            logits: float (R, V).
+            width: how many extensions of each row are looked at.
+            origin: int (M * width,), the beams that those of a prompt belong to.
+        """
+        batch, beams, rows = self.batch, self.beams, self.rows
+        done, length = state["done"], state["made"] + 1
+        best, ids = ops.top_k(logits, width)
+        best = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         best = ops.reshape(best, (batch, beams, width))
         best = ops.expand_dims(state["scores"], 2) + best
         best, place = ops.top_k(ops.reshape(best, (batch, beams * width)), 2 * beams)
-        ids = ops.take_along_axis(
-            ops.reshape(ids, (batch, beams * width)), place, axis=1
-        )
-        origin = place // width
-        ends = ops.equal(ids, end_token_id)
+        ids = ops.reshape(ids, (batch, beams * width))
+        ids = ops.take_along_axis(ids, place, axis=1)
+        origin = self.first_row + ops.take(origin, place)
+        ends = ops.equal(ids, self.end)
+
+        def extended(sequences, source, tokens):
+            """The rows of `sequences` at `source` (B, M), with `tokens` (B, M)."""
+            sequences = ops.take(sequences, ops.reshape(source, (rows,)), axis=0)
+            tokens = ops.reshape(tokens, (rows, 1))
+            return ops.append(sequences, tokens, state["made"], axis=1)
 
         # Finished sequences: the old ones against those that end now.
-        counts = ends & (ops.expand_dims(ops.arange(2 * beams), 0) < beams) & ~done
-        now = ops.where(counts, penalized(best, made + 1), _IMPOSSIBLE)
+        counts = ends & self.counts & ~done
+        now = ops.where(counts, best / self.divisor(length), _IMPOSSIBLE)
         ended_scores, chosen = ops.top_k(
             ops.concatenate([state["ended_scores"], now], axis=1), beams
         )
-        pads = ops.full((batch, beams), pad_token_id, "int32")
-        pool = ops.concatenate(
-            [
-                ops.append(state["ended"], ops.expand_dims(pads, 2), made, axis=2),
-                extend(state["running"], origin, ids, made),
-            ],
-            axis=1,
+        ended = extended(
+            ops.concatenate([state["ended"], state["running"]], axis=0),
+            self._at([self.row, rows + origin], chosen),
+            self._at([self.pads, ids], chosen),
         )
-        ended = gather_rows(pool, chosen)
 
         # Running sequences: the best M extensions that do not end.
         scores, chosen = ops.top_k(ops.where(ends, _IMPOSSIBLE, best), beams)
-        origin = ops.take_along_axis(origin, chosen, axis=1)
-        tokens = ops.take_along_axis(ids, chosen, axis=1)
-        running = extend(state["running"], origin, tokens, made)
-        first_row = ops.expand_dims(ops.arange(batch), 1) * beams
-        source = ops.reshape(first_row + origin, (rows,))
+        source, tokens = self._at([origin], chosen), self._at([ids], chosen)
 
-        full = ops.all(ended_scores > _IMPOSSIBLE / 2, axis=1)
         # Scores are negative: the kindest penalty divides by the largest number.
-        kindest = ops.maximum(penalized(scores, limit), penalized(scores, made + 2))
-        beaten = ops.max(kindest, axis=1) <= -ops.max(-ended_scores, axis=1)
-        more = made + 1 < limit  # at the limit what runs is scored, too
+        kindest = ops.maximum(self.longest, self.divisor(length + 1))
+        hope = ops.max(scores, axis=1, keepdims=True) / kindest
+        worst = ops.slice_axis(ended_scores, -1, None, axis=1)
+        full, beaten = worst > _IMPOSSIBLE / 2, hope <= worst
+        more = length < self.limit  # at the limit what runs is scored, too
         return {
-            "cache": ops.map_structure(lambda x: ops.take(x, source, axis=0), cache),
-            "done": state["done"] | (full & (beaten | early_stopping) & more),
+            "done": done | (full & (beaten | self.early_stopping) & more),
             "ended": ended,
             "ended_scores": ended_scores,
-            "index": state["index"] + 1,
-            "made": made + 1,
-            "running": running,
+            "running": extended(state["running"], source, tokens),
             "scores": scores,
+            "source": ops.reshape(source, (rows,)),
             "tokens": ops.reshape(tokens, (rows,)),
         }
 
-    def unfinished(state):
-        return ~ops.all(state["done"])
+    def results(self, state):
+        """Sequences int (B, n, L) and scores float (B, n), best first."""
+        made = ops.maximum(state["made"], 1)
+        still = state["scores"] / self.divisor(made)
+        still = ops.where(state["done"], _IMPOSSIBLE, still)
+        scores, chosen = ops.top_k(
+            ops.concatenate([state["ended_scores"], still], axis=1), self.beams
+        )
+        scores, best = ops.top_k(scores, self.count)
+        source = self._at([self.row, self.rows + self.row], chosen)
+        pool = ops.concatenate([state["ended"], state["running"]], axis=0)
+        return ops.take(pool, self._at([source], best), axis=0), scores
 
-    state = ops.while_loop(unfinished, body, state, limit)
-    still = ops.where(
-        ops.expand_dims(state["done"], 1),
-        _IMPOSSIBLE,
-        penalized(state["scores"], ops.maximum(state["made"], 1)),
-    )
-    scores, chosen = ops.top_k(
-        ops.concatenate([state["ended_scores"], still], axis=1),
-        options["num_return_sequences"],
-    )
-    pool = ops.concatenate([state["ended"], state["running"]], axis=1)
-    return gather_rows(pool, chosen), scores
-
-
-def gather_rows(sequences, chosen):
-    """sequences (B, I, L) at chosen int (B, J): (B, J, L)."""
-    batch, count, length = ops.shape(sequences)
-    flat = ops.reshape(sequences, (batch * count, length))
-    index = ops.expand_dims(ops.arange(batch), 1) * count + chosen
-    return ops.take(flat, index, axis=0)
+    @staticmethod
+    def _at(parts, place):
+        """What stands at `place` (B, J) in the parts (B, ...), side by side."""
+        parts = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
+        return ops.take_along_axis(parts, place, axis=1)

@@ -99,8 +99,8 @@ class Attention(Layer):
         """
         key, value = ops.linears(memory, [self.key, self.value])
         return (
-            ops.split_heads(key, self.num_key_value_heads),
-            ops.split_heads(value, self.num_key_value_heads),
+            ops.memory_heads(key, self.num_key_value_heads),
+            ops.memory_heads(value, self.num_key_value_heads),
         )
 
     def call(

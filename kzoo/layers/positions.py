@@ -27,6 +27,10 @@ def sinusoids(positions, frequencies, phases, limit):
     if isinstance(limit, int) and not ops.is_onnx(positions):
         angles = np.arange(limit)[:, None] * frequencies + phases
         return ops.take(np.sin(angles).astype("float32"), positions)
+    if 1 not in (len(positions.shape), positions.shape[0], positions.shape[-1]):
+        # The rows of a batch share positions.
+        table = sinusoids(ops.arange(limit), frequencies, phases, limit)
+        return ops.take(table, positions)
     positions = ops.expand_dims(ops.cast(positions, "float64"), -1)
     frequencies, phases = (_constant(x, positions) for x in (frequencies, phases))
     return ops.cast(ops.sin(positions * frequencies + phases), "float32")

@@ -53,6 +53,7 @@ from kzoo.ops.control import (
     cond,
     fixed_buffers,
     map_structure,
+    take_if,
     while_loop,
 )
 from kzoo.ops.nn import (
@@ -68,6 +69,7 @@ from kzoo.ops.nn import (
     linears,
     log_softmax,
     matmul,
+    memory_heads,
     merge_heads,
     rms_norm,
     rotate,
@@ -115,6 +117,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "memory_heads",
     "merge_heads",
     "minimum",
     "not_equal",
@@ -134,6 +137,7 @@ __all__ = [
     "sum",
     "take",
     "take_along_axis",
+    "take_if",
     "tanh",
     "top_k",
     "transpose",

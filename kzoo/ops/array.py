@@ -1,5 +1,8 @@
 """Shapes, indexing, elementwise functions and reductions."""
 
+import collections
+import math
+
 import keras
 import numpy as np
 
@@ -22,36 +25,31 @@ def dim(x, axis):
 
 @dim.emits
 def _(graph, x, axis):
-    axis %= x.ndim
-    if x.shape[axis] is not None:
-        return x.shape[axis]
-
-    def make():
-        size = graph.node(
-            "Shape", x, shape=(1,), dtype="int64", start=axis, end=axis + 1
-        )
-        return graph.node("Squeeze", size, shape=())
-
-    size = graph.once(("dim", x.name, axis), make)
-    graph.root.dims[size.name] = x.name, axis
-    return size
+    return graph.length(x, axis)
 
 
 def _vector(graph, sizes):
     """An int64 vector from ints and integer scalars."""
-    if None not in _static(sizes):
+    if not [size for size in sizes if isinstance(size, OnnxValue)]:
         return graph.constant(np.array(sizes, "int64"))
-    parts = [
-        graph.node("Unsqueeze", size, np.array([0]), shape=(1,))
-        if isinstance(size, OnnxValue)
-        else graph.constant(np.array([size], "int64"))
-        for size in sizes
-    ]
-    return graph.node("Concat", *parts, shape=(len(sizes),), axis=0)
+
+    def make():
+        parts = [
+            graph.node("Unsqueeze", size, np.array([0]), shape=(1,))
+            if isinstance(size, OnnxValue)
+            else graph.constant(np.array([size], "int64"))
+            for size in sizes
+        ]
+        return graph.node("Concat", *parts, shape=(len(sizes),), axis=0)
+
+    return graph.once(
+        ("vector", *(getattr(size, "name", size) for size in sizes)), make
+    )
 
 
-def _static(sizes):
-    return tuple(int(s) if isinstance(s, (int, np.integer)) else None for s in sizes)
+def _symbols(graph, sizes):
+    """The shape that ints and integer scalars stand for."""
+    return tuple(graph.symbol(size) for size in sizes)
 
 
 @op
@@ -62,27 +60,62 @@ def reshape(x, new_shape):
 
 @reshape.emits
 def _(graph, x, new_shape):
-    sizes, given = list(new_shape), _static(new_shape)
-    static = [None if s == -1 else s for s in given]
-    if -1 in given and None not in x.shape and static.count(None) == 1:
-        known = int(np.prod([s for s in static if s is not None]))
-        static[given.index(-1)] = int(np.prod(x.shape)) // known
-    if 0 not in static:
+    given = _symbols(graph, new_shape)
+    new = tuple(_rest(graph, x.shape, given) if size == -1 else size for size in given)
+    rows = graph.seen(("rows", x.name)) if new[-1:] == x.shape[-1:] else None
+    if rows is not None and given[:-1] == (-1,):
+        return rows
+    # Lengths known at run time alone may be 0, of an empty buffer, and mean it.
+    sizes, zeros = new_shape, {} if -1 in given else {"allowzero": 1}
+    if 0 not in new:
         # ONNX's 0 is "as in the input", and one free axis needs no length at all.
         short = [
-            0 if not isinstance(s, int) and graph.root.dims.get(s.name) == (x.name, i)
-            else s
-            for i, s in enumerate(sizes)
-        ]  # fmt: skip
-        free = [i for i, s in enumerate(short) if isinstance(s, OnnxValue)]
+            0 if isinstance(size, str) and x.shape[i : i + 1] == (size,) else own
+            for i, (size, own) in enumerate(zip(given, new_shape))
+        ]
+        free = [i for i, size in enumerate(short) if isinstance(size, OnnxValue)]
         if len(free) == 1 and -1 not in given:
             short[free.pop()] = -1
         if not free:
-            return graph.node("Reshape", x, _vector(graph, short), shape=static)
-    # Lengths known at run time alone may be 0, of an empty buffer, and mean it.
-    allowzero = int(-1 not in given)
-    vector = _vector(graph, sizes)
-    return graph.node("Reshape", x, vector, shape=static, allowzero=allowzero)
+            sizes, zeros = short, {}
+    y = graph.node("Reshape", x, _vector(graph, sizes), shape=new, **zeros)
+    if rows is not None:
+        graph.remember(("rows", y.name), rows)
+    return y
+
+
+def _rest(graph, old, new):
+    """The length that -1 stands for in a new shape, as far as it is known."""
+    if None in old or 0 in old or 0 in new:
+        return None
+    new = [size for size in new if size != -1]
+    found = _quotient(old, new)
+    if found is None:
+        found = _quotient(_factors(graph, old), _factors(graph, new))
+    return found
+
+
+def _quotient(sizes, others):
+    """The one length whose product with `others` is that of `sizes`, or `None`."""
+    names = collections.Counter(size for size in sizes if isinstance(size, str))
+    names.subtract(size for size in others if isinstance(size, str))
+    if min(names.values(), default=0) < 0:
+        return None
+    number = math.prod(size for size in sizes if isinstance(size, int))
+    number //= math.prod(size for size in others if isinstance(size, int))
+    names = list(names.elements())
+    if not names:
+        return number
+    return names[0] if len(names) == number == 1 else None
+
+
+def _factors(graph, sizes):
+    """Lengths as a list of numbers and names; their product is that of `sizes`."""
+    found = []
+    for size in sizes:
+        made_of = graph.root.factors.get(size)
+        found += [size] if made_of is None else _factors(graph, made_of)
+    return found
 
 
 @op
@@ -118,7 +151,8 @@ def broadcast_to(x, new_shape):
 
 @broadcast_to.emits
 def _(graph, x, new_shape):
-    return graph.node("Expand", x, _vector(graph, new_shape), shape=_static(new_shape))
+    vector = _vector(graph, new_shape)
+    return graph.node("Expand", x, vector, shape=_symbols(graph, new_shape))
 
 
 @op
@@ -134,7 +168,8 @@ def _(graph, xs, axis):
     axis %= xs[0].ndim
     sizes = [x.shape[axis] for x in xs]
     new = list(xs[0].shape)
-    new[axis] = None if None in sizes else int(np.sum(sizes))
+    free = [size for size in sizes if not isinstance(size, int)]
+    new[axis] = None if free else int(np.sum(sizes))
     return graph.node("Concat", *xs, shape=new, axis=axis)
 
 
@@ -176,11 +211,10 @@ def slice_axis(x, start, stop, axis):
 @slice_axis.emits
 def _(graph, x, start, stop, axis):
     new = list(x.shape)
-    new[axis] = (
-        len(range(*slice(start, stop).indices(new[axis])))
-        if new[axis] is not None
-        else (-start if start and start < 0 and stop is None else None)
-    )
+    if isinstance(new[axis], int):
+        new[axis] = len(range(*slice(start, stop).indices(new[axis])))
+    else:
+        new[axis] = -start if start and start < 0 and stop is None else None
     start = 0 if start is None else start
     stop = np.iinfo("int64").max if stop is None else stop
     bounds = (np.array([start]), np.array([stop]), np.array([axis]))
@@ -277,7 +311,12 @@ def _(graph, stop):
     return graph.once(
         ("arange", stop.name),
         lambda: graph.node(
-            "Range", np.array(0), stop, np.array(1), shape=(None,), dtype="int64"
+            "Range",
+            np.array(0),
+            stop,
+            np.array(1),
+            shape=_symbols(graph, [stop]),
+            dtype="int64",
         ),
     )
 
@@ -295,7 +334,7 @@ def _(graph, new_shape, value, dtype):
     if not new_shape:
         return filler
     return graph.node(
-        "Expand", filler, _vector(graph, new_shape), shape=_static(new_shape)
+        "Expand", filler, _vector(graph, new_shape), shape=_symbols(graph, new_shape)
     )
 
 
@@ -306,7 +345,7 @@ def _elementwise(name, op_type):
 
     @function.emits
     def _(graph, x):
-        return graph.node(op_type, x)
+        return graph.elementwise(op_type, x)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Elementwise {name}."
@@ -403,6 +442,8 @@ def argmax(x):
 
 @argmax.emits
 def _(graph, x):
+    if _part(x):
+        return reshape(top_k(x, 1)[1], shape(x)[:-1])
     return graph.node(
         "ArgMax", x, shape=x.shape[:-1], dtype="int64", axis=-1, keepdims=0
     )
@@ -420,17 +461,44 @@ def top_k(x, k):
 
 @top_k.emits
 def _(graph, x, k):
-    new = (*x.shape[:-1], k if isinstance(k, int) else None)
-    return tuple(
-        graph.node(
-            "TopK",
-            x,
-            _vector(graph, [k]),
-            outputs=2,
-            shape=[new, new],
-            dtype=[x.dtype, "int64"],
-            axis=-1,
-        )
+    size = _part(x)
+    if not size:
+        return _sort(graph, x, k)
+    # Finding the maximum of every part is a quarter of the work of TopK, and the k
+    # largest elements are in the k parts with the largest maxima. These stay in order,
+    # so that of equal values the first one is still found first.
+    rows, count = dim(x, 0), x.shape[-1] // size
+    largest = max(reshape(x, (rows, count, size)), axis=-1)
+    parts = _sort(graph, largest, minimum(k, count))[1]
+    parts = _sort(graph, parts, dim(parts, 1), largest=0)[0]
+    first = expand_dims(arange(rows) * count, 1)
+    pool = take(reshape(x, (rows * count, size)), first + parts)
+    values, place = _sort(graph, reshape(pool, (rows, dim(parts, 1) * size)), k)
+    within = graph.binary("Mod", place, size)
+    part = take_along_axis(parts, graph.binary("Div", place, size), axis=1)
+    return values, part * size + within
+
+
+def _part(x):
+    """The length of the parts in which `top_k` searches, or `None`: all at once."""
+    length = x.shape[-1]
+    if x.ndim != 2 or not isinstance(length, int) or length < 1024:
+        return None
+    sizes = [size for size in range(32, 513) if length % size == 0]
+    return min(sizes, key=lambda size: abs(size - 128), default=None)
+
+
+def _sort(graph, x, k, **options):
+    new = (*x.shape[:-1], graph.symbol(k))
+    return graph.node(
+        "TopK",
+        x,
+        _vector(graph, [k]),
+        outputs=2,
+        shape=[new, new],
+        dtype=[x.dtype, "int64"],
+        axis=-1,
+        **options,
     )
 
 
@@ -442,13 +510,4 @@ def argsort(x):
 
 @argsort.emits
 def _(graph, x):
-    return graph.node(
-        "TopK",
-        x,
-        _vector(graph, [dim(x, -1)]),
-        outputs=2,
-        shape=[x.shape, x.shape],
-        dtype=[x.dtype, "int64"],
-        axis=-1,
-        largest=0,
-    )[1]
+    return _sort(graph, x, dim(x, -1), largest=0)[1]

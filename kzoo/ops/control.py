@@ -108,30 +108,57 @@ def _(graph, condition, body, state, max_iterations):
     def unflatten(leaves):
         return keras.tree.pack_sequence_as(state, list(leaves))
 
-    inner = graph.subgraph(loop=True)
-    stem = graph.fresh("loop")
-    with inner.building():
-        inner.input(f"{stem}/iteration", (), "int64")
-        inner.input(f"{stem}/continue", (), "bool")
-        leaves = [
-            inner.input(f"{stem}/{i}", (None,) * leaf.ndim, leaf.dtype)
-            for i, leaf in enumerate(flat)
-        ]
-        new = body(unflatten(leaves))
-        inner.output(condition(new))
-        for value in keras.tree.flatten(new):
-            inner.output(inner.lift(value))
-    final = graph.node(
-        "Loop",
-        graph.lift(max_iterations),
-        condition(unflatten(flat)),
-        *flat,
-        outputs=len(flat),
-        shape=[(None,) * leaf.ndim for leaf in flat],
-        dtype=[leaf.dtype for leaf in flat],
-        body=inner,
+    for leaf in flat:  # what is known of the shapes before the loop helps inside
+        array.shape(leaf)
+    shapes, changed = [leaf.shape for leaf in flat], True
+    while changed:  # until only lengths that no iteration changes are taken as known
+        inner = graph.subgraph(loop=True)
+        stem = graph.fresh("loop")
+        with inner.building():
+            inner.input(f"{stem}/iteration", (), "int64")
+            inner.input(f"{stem}/continue", (), "bool")
+            leaves = [
+                inner.input(f"{stem}/{i}", shape, leaf.dtype)
+                for i, (shape, leaf) in enumerate(zip(shapes, flat))
+            ]
+            new = body(unflatten(leaves))
+            results = [inner.lift(value) for value in keras.tree.flatten(new)]
+            inner.output(condition(new))
+            for value in results:
+                inner.output(value)
+        kept = [_common(graph, *x) for x in zip(shapes, (r.shape for r in results))]
+        shapes, changed = kept, kept != shapes
+    return unflatten(
+        _emit_region(
+            graph,
+            "Loop",
+            [graph.lift(max_iterations), condition(unflatten(flat)), *flat],
+            shapes,
+            [leaf.dtype for leaf in flat],
+            body=inner,
+        )
     )
-    return unflatten(final if isinstance(final, list) else [final])
+
+
+def _emit_region(graph, op_type, inputs, shapes, dtypes, **subgraphs):
+    """A node with subgraphs; a list of its outputs, also of one."""
+    several = len(shapes) > 1
+    outputs = graph.node(
+        op_type,
+        *inputs,
+        outputs=len(shapes),
+        shape=shapes if several else shapes[0],
+        dtype=dtypes,
+        **subgraphs,
+    )
+    return outputs if several else [outputs]
+
+
+def _common(graph, left, right):
+    """What two shapes have in common that is known in the graph."""
+    return tuple(
+        a if a == b and graph.is_known(a) else None for a, b in zip(left, right)
+    )
 
 
 @op
@@ -150,18 +177,34 @@ def _(graph, condition, if_true, if_false):
             for value in keras.tree.flatten(results[-1]):
                 inner.output(inner.lift(value))
         branches.append(inner)
-    values = [value for value, _ in branches[0].outputs]
-    final = graph.node(
+    pairs = list(zip(*([value for value, _ in b.outputs] for b in branches)))
+    final = _emit_region(
+        graph,
         "If",
-        condition,
-        outputs=len(values),
-        shape=[(None,) * value.ndim for value in values],
-        dtype=[value.dtype for value in values],
+        [condition],
+        [_common(graph, yes.shape, no.shape) for yes, no in pairs],
+        [yes.dtype for yes, _ in pairs],
         then_branch=branches[0],
         else_branch=branches[1],
     )
-    final = final if isinstance(final, list) else [final]
     return keras.tree.pack_sequence_as(results[0], final)
+
+
+@op
+def take_if(condition, x, rows):
+    """The rows of `x` at int `rows` (R,) where the condition holds, else `x`."""
+    return cond(condition, lambda: array.take(x, rows, axis=0), lambda: x)
+
+
+_take_if = take_if.__wrapped__
+
+
+@take_if.emits
+def _(graph, condition, x, rows):
+    taken = _take_if(condition, x, rows)
+    # An op that can do its work in both branches saves the copy of x; see `attention`.
+    graph.root.choices[taken.name] = condition, x, rows
+    return taken
 
 
 def as_scalar(x, dtype="int32"):

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 
 from kzoo.ops import array as ops
-from kzoo.ops.control import append
+from kzoo.ops.control import append, cond
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import OnnxValue
+from kzoo.ops.onnx_graph import OnnxValue, current_graph
 
 # Far below any score, and still finite when a position bias is added in float32.
 MASKED = -1e9
@@ -25,10 +25,44 @@ def _(graph, x, y):
     return graph.node("MatMul", x, y, shape=(*batch, x.shape[-2], y.shape[-1]))
 
 
+@op
 def linear(x, kernel, bias=None):
     """`x @ kernel + bias`; kernel (D, E), bias (E,)."""
-    y = matmul(x, kernel)
-    return y if bias is None else add_bias(y, bias)
+    y = keras.ops.matmul(x, kernel)
+    return y if bias is None else y + bias
+
+
+@linear.emits
+def _(graph, x, kernel, bias=None):
+    return _gemm(graph, x, kernel, bias)
+
+
+def _gemm(graph, x, kernel, bias=None, **attributes):
+    """`Gemm` on the rows of x: it adds the bias, and runtimes fuse an activation."""
+    kernel = graph.lift(kernel)
+    width = kernel.shape[0 if attributes else 1]
+
+    def product(rows):
+        shape = (rows.shape[0], width)
+        return graph.node("Gemm", rows, kernel, bias, shape=shape, **attributes)
+
+    return _by_rows(graph, x, product)
+
+
+def _by_rows(graph, x, function):
+    """A function of matrices (rows, D) to (rows, E), of x (..., D).
+
+    A chain of such functions stays with matrices: what is reshaped in between is not
+    used, and so not written.
+    """
+    if x.ndim == 2:
+        return function(x)
+    rows = function(
+        graph.once(("rows", x.name), lambda: ops.reshape(x, (-1, x.shape[-1])))
+    )
+    y = ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
+    graph.remember(("rows", y.name), rows)
+    return y
 
 
 @op
@@ -51,9 +85,10 @@ def linears(x, layers):
 @linears.emits
 def _(graph, x, layers):
     kernels = [layer.kernel for layer in layers]
-    y = matmul(x, graph.concatenated(kernels))
+    bias = None
     if layers[0].use_bias:
-        y = y + graph.concatenated([layer.bias for layer in layers])
+        bias = graph.concatenated([layer.bias for layer in layers])
+    y = linear(x, graph.concatenated(kernels), bias)
     return ops.split(y, [kernel.shape[-1] for kernel in kernels])
 
 
@@ -69,7 +104,7 @@ def linear_transposed(x, table):
 
 @linear_transposed.emits
 def _(graph, x, table):
-    return matmul(x, graph.transposed(table))
+    return _gemm(graph, x, table, transB=1)
 
 
 @op
@@ -80,7 +115,13 @@ def layer_norm(x, gamma, beta, epsilon):
 
 @layer_norm.emits
 def _(graph, x, gamma, beta, epsilon):
-    return graph.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+    def norm(rows):
+        weights = gamma, beta
+        return graph.node(
+            "LayerNormalization", rows, *weights, axis=-1, epsilon=epsilon
+        )
+
+    return _by_rows(graph, x, norm)
 
 
 @op
@@ -91,10 +132,13 @@ def rms_norm(x, scale, epsilon):
 
 @rms_norm.emits
 def _(graph, x, scale, epsilon):
-    if graph.root.opset >= 23:
-        return graph.node("RMSNormalization", x, scale, axis=-1, epsilon=epsilon)
-    mean_square = ops.mean(x * x, axis=-1, keepdims=True)
-    return x / ops.sqrt(mean_square + epsilon) * graph.lift(scale)
+    def norm(rows):
+        if graph.root.opset >= 23:
+            return graph.node("RMSNormalization", rows, scale, axis=-1, epsilon=epsilon)
+        mean_square = ops.mean(rows * rows, axis=-1, keepdims=True)
+        return rows / ops.sqrt(mean_square + epsilon) * graph.lift(scale)
+
+    return _by_rows(graph, x, norm)
 
 
 @op
@@ -106,7 +150,7 @@ def gelu(x):
 @gelu.emits
 def _(graph, x):
     if graph.root.opset >= 20:
-        return graph.node("Gelu", x)
+        return graph.elementwise("Gelu", x)
     return x * 0.5 * (ops.erf(x * 0.5**0.5) + 1.0)
 
 
@@ -119,7 +163,7 @@ def gelu_tanh(x):
 @gelu_tanh.emits
 def _(graph, x):
     if graph.root.opset >= 20:
-        return graph.node("Gelu", x, approximate="tanh")
+        return graph.elementwise("Gelu", x, approximate="tanh")
     return x * 0.5 * (ops.tanh((x + x * x * x * 0.044715) * (2 / np.pi) ** 0.5) + 1.0)
 
 
@@ -176,6 +220,21 @@ def merge_heads(x):
     x = ops.transpose(x, (0, 2, 1, 3))
     batch, length, num_heads, head_dim = ops.shape(x)
     return ops.reshape(x, (batch, length, num_heads * head_dim))
+
+
+@op
+def memory_heads(x, num_heads):
+    """(B, S, N*H) in the form that `attention` reads fastest many times.
+
+    The heads are split, (B, N, S, H), but for ONNX's `Attention`: it reads them in
+    place.
+    """
+    return split_heads(x, num_heads)
+
+
+@memory_heads.emits
+def _(graph, x, num_heads):
+    return x if graph.root.opset >= 23 else split_heads(x, num_heads)
 
 
 @op
@@ -297,27 +356,45 @@ def _(
         mask = _query_rows(graph, mask, query, length_axis)
     present = [(batch, num_key_value_heads, None, query.shape[-1] // num_heads)] * 2
     weights_shape = (batch, num_heads, length, key.shape[2 if heads_split else 1])
-    past = cache or (None, None)
     kinds = {} if heads_split else dict(
         q_num_heads=num_heads, kv_num_heads=num_key_value_heads
     )  # fmt: skip
-    outputs = graph.node(
-        "Attention",
-        query,
-        key,
-        value,
-        mask,
-        *past,
-        outputs=4 if return_weights else 3 if cache else 1,
-        shape=[query.shape, *present, weights_shape][: 4 if return_weights else 3]
-        if cache or return_weights
-        else query.shape,
-        scale=float(scale),
-        is_causal=int(causal and cache is None),
-        **kinds,
-        **({"qk_matmul_output_mode": 3} if return_weights else {}),
-    )
-    output = outputs[0] if isinstance(outputs, list) else outputs
+    if return_weights:
+        kinds["qk_matmul_output_mode"] = 3
+    count = 4 if return_weights else 3 if cache else 1
+    query = query * scale  # onnxruntime multiplies one row faster by a scale of 1
+
+    def attend(past):
+        outputs = current_graph().node(
+            "Attention",
+            query,
+            key,
+            value,
+            mask,
+            *past,
+            outputs=count,
+            shape=[query.shape, *present, weights_shape][:count]
+            if count > 1
+            else query.shape,
+            scale=1.0,
+            is_causal=int(causal and cache is None),
+            **kinds,
+        )
+        return outputs if count > 1 else [outputs]
+
+    choices = [graph.root.choices.get(x.name) for x in cache or ()]
+    if choices and None not in choices:
+        # The cache is reordered only in the branch that needs it, and copied in none.
+        condition, _, rows = choices[0]
+        past = [x for _, x, _ in choices]
+        outputs = cond(
+            condition,
+            lambda: attend([ops.take(x, rows, axis=0) for x in past]),
+            lambda: attend(past),
+        )
+    else:
+        outputs = attend(cache or (None, None))
+    output = outputs[0]
     if heads_split:
         output = merge_heads(output)
     weights = outputs[3] if return_weights else None

@@ -60,7 +60,8 @@ class OnnxValue:
 
     Args:
         name: unique in the whole model, subgraphs included.
-        shape: a tuple with an int for each known axis and `None` for the others.
+        shape: a tuple with an entry for each axis: an int, the name of the scalar that
+            is its length (in the graph's `lengths`), or `None`.
         dtype: `"float32"`, `"float16"`, `"int64"`, `"bool"` or `"string"`.
         graph: the `OnnxGraph` that it belongs to.
     """
@@ -147,6 +148,10 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 OnnxValue.__array_ufunc__ = None  # `array * value` is ours, not an array of values
 
 
+# What makes lengths and shapes out of lengths; none of it can fail.
+_OF_LENGTHS = {"Add", "Sub", "Mul", "Min", "Max", "Range", "Unsqueeze", "Concat"}
+
+
 class OnnxGraph:
     """A graph, or with `parent` the body of a `Loop` or a branch of an `If`.
 
@@ -167,7 +172,9 @@ class OnnxGraph:
         self._cache = {}  # nodes that give the same value wherever they are asked for
         if not parent:
             self.opset, self.names = opset, names or {}
-            self.dims = {}  # name of a scalar -> (name, axis) that it is the length of
+            self.lengths = {}  # name of a scalar in some shape -> the scalar
+            self.factors = {}  # name of a product of lengths -> what it is made of
+            self.choices = {}  # name of what `take_if` gives -> its arguments
             self.initializers = {}  # name -> (dtype, shape, function returning bytes)
             self._count = 0
 
@@ -192,9 +199,11 @@ class OnnxGraph:
         return f"{stem}_{self.root._count}"
 
     def input(self, name, shape, dtype, axes=None):
-        """Adds a graph input; `axes` names its free axes (`None` in `shape`)."""
+        """Adds a graph input; `axes` names its free axes."""
         value = OnnxValue(name, shape, onnx_dtype(dtype), self)
-        self.inputs.append((value, axes or shape))
+        self.inputs.append((value, axes or [_static(size) for size in shape]))
+        for axis in range(value.ndim):
+            self.length(value, axis)  # what comes of it knows its shape
         return value
 
     def output(self, value, name=None, axes=None):
@@ -210,7 +219,7 @@ class OnnxGraph:
             self.nodes.append(("Identity", [value.name], [renamed.name], {}))
             value = renamed
         self._own.discard(value.name)
-        self.outputs.append((value, axes or value.shape))
+        self.outputs.append((value, axes or [_static(size) for size in value.shape]))
         return value
 
     def node(self, op_type, *inputs, shape=None, dtype=None, outputs=1, **attributes):
@@ -228,7 +237,7 @@ class OnnxGraph:
         values = [None if x is None else self.lift(x) for x in inputs]
         while values and values[-1] is None:
             values.pop()
-        home = self._home(values, attributes)
+        home = self._home(op_type, values, attributes)
         names = [self.fresh(op_type) for _ in range(outputs)]
         home.nodes.append(
             (op_type, ["" if v is None else v.name for v in values], names, attributes)
@@ -242,13 +251,20 @@ class OnnxGraph:
         ]
         return results if outputs > 1 else results[0]
 
-    def _home(self, values, attributes):
-        """The graph to emit into: before the loops in which no input changes."""
+    def _home(self, op_type, values, attributes):
+        """The graph to emit into: before the loops in which no input changes.
+
+        Lengths are computed before branches, too.
+        """
         home = self
         if any(isinstance(value, OnnxGraph) for value in attributes.values()):
             return home  # its own subgraphs may read what belongs to this one
-        deepest = max((v.graph.depth for v in values if v is not None), default=0)
-        while home.loop and home.depth > deepest:
+        values = [value for value in values if value is not None]
+        deepest = max((value.graph.depth for value in values), default=0)
+        lengths = op_type in _OF_LENGTHS and all(
+            value.dtype == "int64" and value.ndim < 2 for value in values
+        )
+        while home.depth > deepest and (home.loop or lengths):
             home = home.parent
         return home
 
@@ -258,26 +274,87 @@ class OnnxGraph:
         Raises:
             TypeError: the dtypes differ, or a number does not fit the other's.
         """
+        given = left, right
         common = left.dtype if isinstance(left, OnnxValue) else right.dtype
-        left, right = (self.lift(x, common) for x in (left, right))
+        left, right = (self.lift(x, common) for x in given)
         if left.dtype != right.dtype:
             raise TypeError(
                 f"{op_type} needs one dtype: use ops.cast. "
                 f"Received: {left!r} and {right!r}."
             )
         shape = broadcast_shape(left.shape, right.shape)
-        return self.node(op_type, left, right, shape=shape, dtype=dtype or left.dtype)
+        result = self.elementwise(
+            op_type, left, right, shape=shape, dtype=dtype or left.dtype
+        )
+        if op_type == "Mul" and shape == () and common == "int64":
+            self.root.factors[result.name] = [getattr(x, "name", x) for x in given]
+        return result
+
+    def elementwise(self, op_type, *values, **options):
+        """Emits an elementwise node; see `node`.
+
+        Operands that are known as matrices of their rows, (..., D) as (rows, D), give
+        a result that is: `kzoo.ops.nn` then goes on with it. The form that is not used
+        is not written.
+        """
+        result = self.node(op_type, *values, **options)
+        rows = [
+            value if value.ndim < 2 else
+            self.seen(("rows", value.name)) if value.shape == result.shape else None
+            for value in values
+        ]  # fmt: skip
+        if result.ndim > 2 and None not in result.shape and all(map(_is_value, rows)):
+            shape = next(value.shape for value in rows if value.ndim == 2)
+            twin = self.node(op_type, *rows, **{**options, "shape": shape})
+            self.remember(("rows", result.name), twin)
+        return result
 
     def once(self, key, make):
         """The value that `make()` emits, emitted once and shared where it is seen."""
+        value = self.seen(key)
+        return self.remember(key, make()) if value is None else value
+
+    def seen(self, key):
+        """The value remembered under a key, or `None`."""
         graph = self
         while graph:
             if key in graph._cache:
                 return graph._cache[key]
             graph = graph.parent
-        value = make()
+        return None
+
+    def remember(self, key, value):
+        """Makes `value` what `seen` and `once` give for the key, where it is seen."""
         value.graph._cache[key] = value
         return value
+
+    def length(self, x, axis):
+        """The length of an axis: an int where it is known, else an integer scalar."""
+        axis %= x.ndim
+        size = x.shape[axis]
+        if isinstance(size, int):
+            return size
+        if size is not None:
+            return self.root.lengths[size]
+        size = x.graph.node(
+            "Shape", x, shape=(1,), dtype="int64", start=axis, end=axis + 1
+        )
+        size = x.graph.node("Squeeze", size, shape=())
+        x.shape = (*x.shape[:axis], self.symbol(size), *x.shape[axis + 1 :])
+        return size
+
+    def symbol(self, size):
+        """What stands for a length in a shape: an int, or the name of the scalar."""
+        if isinstance(size, OnnxValue):
+            self.root.lengths[size.name] = size
+            return size.name
+        return int(size)
+
+    def is_known(self, size):
+        """Whether an entry of a shape has a meaning in this graph."""
+        if isinstance(size, str):
+            return self.root.lengths[size].graph.depth <= self.depth
+        return size is not None
 
     def lift(self, x, dtype=None):
         """`x` as an OnnxValue: variables become weights, arrays constants."""
@@ -342,15 +419,6 @@ class OnnxGraph:
             self.root.initializers[name] = (dtype, tuple(shape), read)
         return OnnxValue(name, shape, dtype, self.root)
 
-    def transposed(self, variable):
-        """A weight's transpose, computed once outside every loop; it is stored once."""
-        root, value = self.root, self.lift(variable)
-
-        def make():
-            return root.node("Transpose", value, shape=value.shape[::-1], perm=[1, 0])
-
-        return root.once(("transposed", value.name), make)
-
     def live_nodes(self):
         """The nodes whose results are used, in order."""
         needed = {value.name for value, _ in self.outputs}
@@ -378,14 +446,28 @@ class OnnxGraph:
 
 
 def broadcast_shape(left, right):
-    """The static shape of an elementwise result; `None` where it is not known."""
+    """What is known of the shape of an elementwise result."""
     rank = max(len(left), len(right))
     left = (1,) * (rank - len(left)) + tuple(left)
     right = (1,) * (rank - len(right)) + tuple(right)
-    return tuple(
-        b if a == 1 else a if b == 1 or a is not None else b
-        for a, b in zip(left, right, strict=True)
-    )
+    return tuple(map(_broadcast_length, left, right))
+
+
+def _broadcast_length(left, right):
+    if left == right or right == 1:
+        return left
+    if left == 1:
+        return right
+    # A length that is known at run time alone may be 1.
+    return next((size for size in (left, right) if isinstance(size, int)), None)
+
+
+def _is_value(x):
+    return x is not None
+
+
+def _static(size):
+    return size if isinstance(size, int) else None
 
 
 def is_variable(x):

@@ -63,7 +63,7 @@ class Generates(Task):
             max_new_tokens: always bounds the result; the end token counts.
             beams: 1 is greedy search.
             length_penalty: a sequence's score is log p / length ** length_penalty.
-            early_stopping: see `kzoo.generation.beam_search`.
+            early_stopping: see `kzoo.generation.search`.
             num_return_sequences: how many a prompt, best first; at most `beams`.
             return_scores: whether scores are returned, too.
             batch_size: how many rows are computed at a time, longest first.
