@@ -515,3 +515,32 @@ def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         make().export(tmp_path / "new" / "folder" / "model", format="onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_artifact_refuses_more_sequences_than_beams(tmp_path, beams):
+    path = tmp_path / "model.onnx"
+    make().export(path, format="onnx")
+    session = onnxruntime.InferenceSession(path)
+    feed = {"encoder_token_ids": np.array([[5, 6, 7]]), "max_new_tokens": np.array(3)}
+    feed["beams"] = np.array(beams)
+    for count in range(1, beams + 1):
+        _, scores = session.run(None, feed | {"num_return_sequences": np.array(count)})
+        assert scores.shape == (1, count)
+    with pytest.raises(Exception, match="(?s)TopK.*k"):
+        session.run(None, feed | {"num_return_sequences": np.array(beams + 1)})
+
+
+@pytest.mark.tensorflow
+def test_a_saved_model_refuses_more_sequences_than_beams(tmp_path):
+    import tensorflow as tf
+
+    make().export(tmp_path / "model")
+    generate = tf.saved_model.load(str(tmp_path / "model")).signatures["generate"]
+    options = dict(max_new_tokens=3, beams=2, length_penalty=1.0, early_stopping=True)
+    tensors = {k: tf.convert_to_tensor(v) for k, v in options.items()}
+    tensors["encoder_token_ids"] = tf.constant([[5, 6, 7]])
+    kept = generate(**tensors, num_return_sequences=tf.constant(2))
+    assert kept["scores"].shape == (1, 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="k"):
+        generate(**tensors, num_return_sequences=tf.constant(3))
