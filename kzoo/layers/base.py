@@ -58,10 +58,10 @@ class LayerNormalization(Emits, keras.layers.LayerNormalization):
         """float (..., D) to float (..., D)."""
         if ops.is_onnx(inputs):
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        if training and _trains_on_tensorflow(inputs):
+        if _on_tensorflow(inputs):
             from kzoo.ops.tensorflow import layer_norm
 
-            return layer_norm(inputs, self.gamma, self.beta, self.epsilon)
+            return layer_norm(inputs, self.gamma, self.beta, self.epsilon, training)
         return super().call(inputs)
 
 
@@ -84,15 +84,15 @@ class Dropout(Emits, keras.layers.Dropout):
         """float (...) to float (...)."""
         if ops.is_onnx(inputs):
             return inputs
-        if training and 0 < self.rate <= 255 / 256 and _trains_on_tensorflow(inputs):
+        if training and 0 < self.rate <= 255 / 256 and _on_tensorflow(inputs):
             from kzoo.ops.tensorflow import dropout
 
             return dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
 
 
-def _trains_on_tensorflow(x):
-    """Whether the kernels of `kzoo.ops.tensorflow` serve: float32, no XLA around."""
+def _on_tensorflow(x):
+    """Whether the kernels of `kzoo.ops.tensorflow` serve."""
     return keras.backend.backend() == "tensorflow" and x.dtype == "float32"
 
 

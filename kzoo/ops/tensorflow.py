@@ -32,16 +32,30 @@ def dropout(x, rate, seed):
     return x * (tf.cast(kept, x.dtype) * (1 / (1 - rate)))
 
 
-def layer_norm(x, gamma, beta, epsilon):
-    """Layer normalisation over the last axis, with the gradient in closed form."""
+def layer_norm(x, gamma, beta, epsilon, training):
+    """Layer normalisation over the last axis; in training with a gradient of its own.
+
+    Args:
+        x: float (..., D).
+        gamma: float (D,).
+        beta: float (D,).
+        epsilon: added to the variance.
+        training: whether the gradient is the closed form; the values are the same.
+
+    Returns:
+        float (..., D).
+    """
     import tensorflow as tf
 
-    @tf.custom_gradient
-    def normalize(x, gamma, beta):
+    def normalize(x):
         centered = x - tf.reduce_mean(x, -1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
         inverse = tf.math.rsqrt(variance + epsilon)
-        normal = centered * inverse
+        return centered * inverse, inverse
+
+    @tf.custom_gradient
+    def with_gradient(x, gamma, beta):
+        normal, inverse = normalize(x)
 
         def gradient(upstream):
             """With g = upstream * gamma: (g - mean(g) - normal * mean(g * normal))."""
@@ -59,7 +73,10 @@ def layer_norm(x, gamma, beta, epsilon):
         return normal * gamma + beta, gradient
 
     # Tensors: a variable would be an argument that the gradient has to name.
-    return normalize(*(tf.convert_to_tensor(value) for value in (x, gamma, beta)))
+    x, gamma, beta = (tf.convert_to_tensor(value) for value in (x, gamma, beta))
+    if training:
+        return with_gradient(x, gamma, beta)
+    return normalize(x)[0] * gamma + beta
 
 
 def matmul_transposed(x, table):

@@ -50,8 +50,9 @@ def test_dropout_passes_the_gradient_of_what_it_keeps():
     np.testing.assert_allclose(tape.gradient(y, x), y / 3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])
-def test_layer_norm_and_its_gradients_equal_those_of_keras(shape):
+def test_layer_norm_and_its_gradients_equal_those_of_keras(shape, training):
     import tensorflow as tf
 
     from kzoo.ops import tensorflow as kernels
@@ -66,7 +67,7 @@ def test_layer_norm_and_its_gradients_equal_those_of_keras(shape):
             y = norm(*variables)
         return y, *tape.gradient(y, variables, output_gradients=upstream)
 
-    found = run(lambda *args: kernels.layer_norm(*args, 1e-5))
+    found = run(lambda *args: kernels.layer_norm(*args, 1e-5, training))
     wanted = run(
         lambda x, gamma, beta: keras.ops.layer_normalization(
             x, gamma, beta, axis=-1, epsilon=1e-5
