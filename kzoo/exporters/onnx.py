@@ -52,6 +52,7 @@ def emit(function, names, opset):
                 graph.initializers[argument.name] = (value.dtype.name, (), value.copy)
         for name, value in function.call(inputs).items():
             graph.output(value, name, axes=function.outputs[name])
+    graph.prune()
     return graph
 
 

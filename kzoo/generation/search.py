@@ -94,10 +94,8 @@ class _Choice:
     def __init__(self, batch, options, end_token_id, pad_token_id):
         self.batch, self.beams = batch, options["beams"]
         self.rows = batch * self.beams
-        self.limit, self.count = (
-            options["max_new_tokens"],
-            options["num_return_sequences"],
-        )
+        self.limit = options["max_new_tokens"]
+        self.count = options["num_return_sequences"]
         self.penalty = ops.as_scalar(options["length_penalty"], "float32")
         self.early_stopping = options["early_stopping"]
         self.end, self.pad = end_token_id, pad_token_id

@@ -108,10 +108,12 @@ def _(graph, condition, body, state, max_iterations):
     def unflatten(leaves):
         return keras.tree.pack_sequence_as(state, list(leaves))
 
-    for leaf in flat:  # what is known of the shapes before the loop helps inside
-        array.shape(leaf)
-    shapes, changed = [leaf.shape for leaf in flat], True
-    while changed:  # until only lengths that no iteration changes are taken as known
+    for leaf in flat:
+        array.shape(leaf)  # what is known of it before the loop helps inside
+    # What is empty will grow; of the rest only what no iteration changes stays known.
+    shapes = [tuple(size or None for size in leaf.shape) for leaf in flat]
+    changed = True
+    while changed:
         inner = graph.subgraph(loop=True)
         stem = graph.fresh("loop")
         with inner.building():
@@ -123,10 +125,10 @@ def _(graph, condition, body, state, max_iterations):
             ]
             new = body(unflatten(leaves))
             results = [inner.lift(value) for value in keras.tree.flatten(new)]
-            inner.output(condition(new))
+            inner.output(inner.lift(condition(new)))
             for value in results:
                 inner.output(value)
-        kept = [_common(graph, *x) for x in zip(shapes, (r.shape for r in results))]
+        kept = [_common(shape, r.shape) for shape, r in zip(shapes, results)]
         shapes, changed = kept, kept != shapes
     return unflatten(
         _emit_region(
@@ -154,11 +156,9 @@ def _emit_region(graph, op_type, inputs, shapes, dtypes, **subgraphs):
     return outputs if several else [outputs]
 
 
-def _common(graph, left, right):
-    """What two shapes have in common that is known in the graph."""
-    return tuple(
-        a if a == b and graph.is_known(a) else None for a, b in zip(left, right)
-    )
+def _common(left, right):
+    """What two shapes have in common."""
+    return tuple(a if a == b else None for a, b in zip(left, right))
 
 
 @op
@@ -182,7 +182,7 @@ def _(graph, condition, if_true, if_false):
         graph,
         "If",
         [condition],
-        [_common(graph, yes.shape, no.shape) for yes, no in pairs],
+        [_common(yes.shape, no.shape) for yes, no in pairs],
         [yes.dtype for yes, _ in pairs],
         then_branch=branches[0],
         else_branch=branches[1],

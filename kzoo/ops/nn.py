@@ -37,14 +37,16 @@ def _(graph, x, kernel, bias=None):
     return _gemm(graph, x, kernel, bias)
 
 
-def _gemm(graph, x, kernel, bias=None, **attributes):
+def _gemm(graph, x, kernel, bias=None, transposed=False):
     """`Gemm` on the rows of x: it adds the bias, and runtimes fuse an activation."""
     kernel = graph.lift(kernel)
-    width = kernel.shape[0 if attributes else 1]
+    width = kernel.shape[0 if transposed else 1]
 
     def product(rows):
-        shape = (rows.shape[0], width)
-        return graph.node("Gemm", rows, kernel, bias, shape=shape, **attributes)
+        shape = rows.shape[0], width
+        return graph.node(
+            "Gemm", rows, kernel, bias, shape=shape, transB=int(transposed)
+        )
 
     return _by_rows(graph, x, product)
 
@@ -53,13 +55,12 @@ def _by_rows(graph, x, function):
     """A function of matrices (rows, D) to (rows, E), of x (..., D).
 
     A chain of such functions stays with matrices: what is reshaped in between is not
-    used, and so not written.
+    used, and so not written. See `OnnxGraph.elementwise`.
     """
     if x.ndim == 2:
         return function(x)
-    rows = function(
-        graph.once(("rows", x.name), lambda: ops.reshape(x, (-1, x.shape[-1])))
-    )
+    rows = graph.once(("rows", x.name), lambda: ops.reshape(x, (-1, x.shape[-1])))
+    rows = function(rows)
     y = ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
     graph.remember(("rows", y.name), rows)
     return y
@@ -104,7 +105,7 @@ def linear_transposed(x, table):
 
 @linear_transposed.emits
 def _(graph, x, table):
-    return _gemm(graph, x, table, transB=1)
+    return _gemm(graph, x, table, transposed=True)
 
 
 @op
@@ -115,11 +116,10 @@ def layer_norm(x, gamma, beta, epsilon):
 
 @layer_norm.emits
 def _(graph, x, gamma, beta, epsilon):
+    options = dict(axis=-1, epsilon=epsilon)
+
     def norm(rows):
-        weights = gamma, beta
-        return graph.node(
-            "LayerNormalization", rows, *weights, axis=-1, epsilon=epsilon
-        )
+        return graph.node("LayerNormalization", rows, gamma, beta, **options)
 
     return _by_rows(graph, x, norm)
 
@@ -362,7 +362,8 @@ def _(
     if return_weights:
         kinds["qk_matmul_output_mode"] = 3
     count = 4 if return_weights else 3 if cache else 1
-    query = query * scale  # onnxruntime multiplies one row faster by a scale of 1
+    if scale != 1.0:  # at a scale of 1 onnxruntime multiplies a single row faster
+        query = query * scale
 
     def attend(past):
         outputs = current_graph().node(

@@ -148,7 +148,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 OnnxValue.__array_ufunc__ = None  # `array * value` is ours, not an array of values
 
 
-# What makes lengths and shapes out of lengths; none of it can fail.
+# What makes shapes out of lengths; none of it can fail.
 _OF_LENGTHS = {"Add", "Sub", "Mul", "Min", "Max", "Range", "Unsqueeze", "Concat"}
 
 
@@ -246,7 +246,7 @@ class OnnxGraph:
         shapes = shape if outputs > 1 else [values[0].shape if shape is None else shape]
         dtypes = dtype if isinstance(dtype, list) else [dtype] * outputs
         results = [
-            OnnxValue(name, s, d or values[0].dtype, home)
+            OnnxValue(name, home.known(s), d or values[0].dtype, home)
             for name, s, d in zip(names, shapes, dtypes, strict=True)
         ]
         return results if outputs > 1 else results[0]
@@ -287,7 +287,7 @@ class OnnxGraph:
             op_type, left, right, shape=shape, dtype=dtype or left.dtype
         )
         if op_type == "Mul" and shape == () and common == "int64":
-            self.root.factors[result.name] = [getattr(x, "name", x) for x in given]
+            self.root.factors[result.name] = [self.symbol(x) for x in given]
         return result
 
     def elementwise(self, op_type, *values, **options):
@@ -350,11 +350,13 @@ class OnnxGraph:
             return size.name
         return int(size)
 
-    def is_known(self, size):
-        """Whether an entry of a shape has a meaning in this graph."""
-        if isinstance(size, str):
-            return self.root.lengths[size].graph.depth <= self.depth
-        return size is not None
+    def known(self, shape):
+        """What of a shape has a meaning in this graph; `None` for the rest."""
+        lengths = self.root.lengths
+        return tuple(
+            None if size in lengths and lengths[size].graph.depth > self.depth else size
+            for size in shape
+        )
 
     def lift(self, x, dtype=None):
         """`x` as an OnnxValue: variables become weights, arrays constants."""
@@ -418,6 +420,11 @@ class OnnxGraph:
         if name not in self.root.initializers:
             self.root.initializers[name] = (dtype, tuple(shape), read)
         return OnnxValue(name, shape, dtype, self.root)
+
+    def prune(self):
+        """Forgets the initialisers that neither a node nor the caller reads."""
+        needed = self.free_names() | {value.name for value, _ in self.inputs}
+        self.initializers = {k: v for k, v in self.initializers.items() if k in needed}
 
     def live_nodes(self):
         """The nodes whose results are used, in order."""

@@ -2,10 +2,13 @@
 
 import keras
 import numpy as np
+import onnxruntime
 import pytest
 
 from kzoo import ops
 from kzoo.generation import search
+from kzoo.ops.onnx_file import write_model
+from kzoo.ops.onnx_graph import OnnxGraph
 from tests import reference
 
 END, PAD, STATES = 1, 0, 31
@@ -33,30 +36,69 @@ def reference_step(table, start):
     return step
 
 
-def run(table, starts, prompt, **options):
+DEFAULTS = {"length_penalty": 1.0, "early_stopping": True, "num_return_sequences": 1}
+
+
+def searched(table, starts, prompt, options, capacity=None):
     """kzoo's search; the state of the chain is the cache, so beams must reorder it."""
-    options = {
-        "length_penalty": 1.0,
-        "early_stopping": True,
-        "num_return_sequences": 1,
-        **options,
-    }
 
     def step(tokens, cache, index):
         state = advance(cache["state"], tokens)
         return ops.take(table, state, axis=0), {"state": state}
 
-    sequences, scores = search(
+    return search(
         step,
-        keras.ops.convert_to_tensor(prompt, "int32"),
-        {"state": keras.ops.convert_to_tensor(starts, "int32")},
+        prompt,
+        {"state": starts},
         0,
         options,
         end_token_id=END,
         pad_token_id=PAD,
-        capacity=options["max_new_tokens"],
+        capacity=capacity,
     )
-    return keras.ops.convert_to_numpy(sequences), keras.ops.convert_to_numpy(scores)
+
+
+def run(table, starts, prompt, **options):
+    """Sequences and scores of the search on tensors, as arrays."""
+    starts, prompt = (keras.ops.convert_to_tensor(x, "int32") for x in (starts, prompt))
+    capacity = options["max_new_tokens"]
+    results = searched(table, starts, prompt, {**DEFAULTS, **options}, capacity)
+    return tuple(map(keras.ops.convert_to_numpy, results))
+
+
+class InOnnx:
+    """The search of one table in onnxruntime; every option is an input."""
+
+    dtypes = dict(
+        max_new_tokens="int64",
+        beams="int64",
+        num_return_sequences="int64",
+        length_penalty="float32",
+        early_stopping="bool",
+    )
+
+    def __init__(self, table, path):
+        self.graph = OnnxGraph()
+        with self.graph.building():
+            starts, prompt = (
+                self.graph.input(name, (None,), "int64", axes=["batch"])
+                for name in ("starts", "prompt")
+            )
+            options = {
+                name: self.graph.input(name, (), dtype)
+                for name, dtype in self.dtypes.items()
+            }
+            results = searched(table, starts, prompt, options)
+            for name, value in zip(("sequences", "scores"), results, strict=True):
+                self.graph.output(value, name, axes=(None,) * value.ndim)
+        write_model(self.graph, path, metadata={})
+        self.session = onnxruntime.InferenceSession(path)
+
+    def __call__(self, starts, prompt, **options):
+        options = {**DEFAULTS, **options}
+        feed = {k: np.array(v, self.dtypes[k]) for k, v in options.items()}
+        feed |= {"starts": np.array(starts), "prompt": np.array(prompt)}
+        return self.session.run(["sequences", "scores"], feed)
 
 
 def without_padding(sequence):
@@ -163,3 +205,72 @@ def test_greedy_and_one_beam_score_alike():
             best = reference.greedy(reference_step(table, start), (first,), END, 7)
             expected = best.log_probability / len(best.tokens) ** penalty
             assert scores[row, 0] == pytest.approx(expected, abs=1e-5)
+
+
+def loops(graph, depth=0):
+    """How deep every loop stands, in loops and branches."""
+    for op_type, _, _, attributes in graph.live_nodes():
+        if op_type == "Loop":
+            yield depth
+        for value in attributes.values():
+            if isinstance(value, OnnxGraph):
+                yield from loops(value, depth + 1)
+
+
+def test_one_graph_searches_with_any_number_of_beams(tmp_path):
+    table = chain(7, seed=3)
+    in_onnx = InOnnx(table, tmp_path / "search.onnx")
+    # onnxruntime prepares the weights of a loop, but not those of a loop in a branch.
+    assert list(loops(in_onnx.graph)) == [0]
+    for beams, count, penalty, early_stopping in (
+        (1, 1, 1.0, True),
+        (1, 1, 0.4, False),
+        (2, 1, 0.0, True),
+        (3, 3, 1.0, False),
+        (8, 5, 0.7, True),
+    ):
+        options = dict(
+            max_new_tokens=9,
+            beams=beams,
+            num_return_sequences=count,
+            length_penalty=penalty,
+            early_stopping=early_stopping,
+        )
+        got, scores = in_onnx(STARTS, PROMPT, **options)
+        expected, expected_scores = run(table, STARTS, PROMPT, **options)
+        length = got.shape[-1]  # a fixed buffer is as long as its capacity
+        np.testing.assert_array_equal(got, expected[..., :length])
+        assert (expected[..., length:] == PAD).all()
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(("beams", "count"), [(1, 2), (3, 4), (2, 4)])
+def test_more_sequences_than_beams_are_refused(beams, count, tmp_path):
+    table = chain(7, seed=3)
+    options = dict(max_new_tokens=4, beams=beams, num_return_sequences=count)
+    with pytest.raises(Exception, match=r"\bk\b"):  # each backend has its own
+        run(table, STARTS, PROMPT, **options)
+    in_onnx = InOnnx(table, tmp_path / "search.onnx")
+    with pytest.raises(Exception, match="k argument"):
+        in_onnx(STARTS, PROMPT, **options)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_graph_of_tensorflow_takes_any_number_of_beams(beams):
+    import tensorflow as tf
+
+    table = chain(7, seed=3)
+    options = dict(max_new_tokens=9, num_return_sequences=beams)
+
+    @tf.function
+    def function(beams, count):
+        dynamic = {**DEFAULTS, **options, "beams": beams, "num_return_sequences": count}
+        return searched(table, tf.constant(STARTS), tf.constant(PROMPT), dynamic)
+
+    got = function(tf.constant(beams), tf.constant(beams))
+    expected = run(table, STARTS, PROMPT, beams=beams, **options)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="k"):
+        function(tf.constant(beams), tf.constant(beams + 1))

@@ -1,0 +1,203 @@
+"""What a graph knows of lengths, what it computes when, and what it leaves out."""
+
+import collections
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+
+from kzoo import ops
+from kzoo.ops.onnx_file import write_model
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph
+
+
+def emitted(build, shapes, opset=DEFAULT_OPSET):
+    """The graph of a function of values; float32, but int64 where there is no axis."""
+    graph = OnnxGraph(opset)
+    with graph.building():
+        values = {
+            name: graph.input(
+                name,
+                shape,
+                "float32" if shape else "int64",
+                axes=[size or f"{name}_{axis}" for axis, size in enumerate(shape)],
+            )
+            for name, shape in shapes.items()
+        }
+        for number, value in enumerate(keras.tree.flatten(build(**values))):
+            graph.output(value, f"output_{number}", axes=(None,) * value.ndim)
+    graph.prune()
+    return graph
+
+
+def run(graph, path, **arrays):
+    """What onnxruntime computes; a warning on the way would be an error of ours."""
+    write_model(graph, path, metadata={})
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options).run(None, arrays)
+
+
+def operators(graph):
+    return collections.Counter(node[0] for node in graph.live_nodes())
+
+
+def subgraph(graph, op_type, name):
+    """The subgraph of the only node of a type."""
+    (node,) = (node for node in graph.live_nodes() if node[0] == op_type)
+    return node[3][name]
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("length", [6000, 6007, 40], ids=["parts", "prime", "short"])
+@pytest.mark.parametrize("k", [1, 3, 8, 40])
+def test_top_k_prefers_the_first_of_equals(length, k, tmp_path):
+    # Few values, so that every boundary is a tie.
+    x = np.random.default_rng(k).integers(-2, 3, (5, length)).astype("float32")
+    x[1], x[2, -1], x[3, ::97] = 0, 7, 5
+    graph = emitted(lambda x: [ops.top_k(x, k), ops.argmax(x)], {"x": (None, length)})
+    values, indices, largest = run(graph, tmp_path / "model.onnx", x=x)
+    order = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=-1))
+    np.testing.assert_array_equal(largest, np.argmax(x, axis=-1))
+
+
+def test_top_k_takes_any_k_at_run_time(tmp_path):
+    x = np.random.default_rng(0).integers(0, 50, (2, 1280)).astype("float32")
+    graph = emitted(ops.top_k, {"x": (None, 1280), "k": ()})
+    for k in (1, 9, 11, 1280):  # there are 10 parts
+        _, indices = run(graph, tmp_path / "model.onnx", x=x, k=np.array(k))
+        order = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(indices, order)
+
+
+def test_lengths_are_known_through_reshapes():
+    def build(x):
+        batch, length, width = ops.shape(x)
+        count = batch * length
+        rows = ops.reshape(x, (count, width))
+        assert isinstance(x.shape[1], str) and rows.shape[1] == 8
+        assert ops.reshape(rows, (batch, -1, width)).shape == x.shape
+        assert ops.reshape(rows, (batch, length, 2, -1)).shape == (*x.shape[:2], 2, 4)
+        assert ops.reshape(x, (-1, 8)).shape == (None, 8)  # no scalar has that length
+        one = ops.reshape(x, (count, 1, width))
+        assert ops.reshape(one, (-1, width)).shape == rows.shape
+        return rows
+
+    emitted(build, {"x": (None, None, 8)})
+
+
+def test_a_chain_of_dense_layers_stays_with_matrices(tmp_path):
+    first, second = floats(8, 16), floats(16, 8, seed=1)
+    bias, gamma = floats(16, seed=2), floats(8, seed=3)
+
+    def build(x):
+        y = ops.layer_norm(x, gamma, np.zeros_like(gamma), 1e-5)
+        y = ops.relu(ops.linear(y, first, bias))
+        return x + ops.linear(y * 2.0, second)
+
+    graph = emitted(build, {"x": (None, None, 8)})
+    found = operators(graph)
+    assert (found["Gemm"], found["Reshape"]) == (2, 2)
+    x = floats(2, 5, 8)
+    norm = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    inner = np.maximum(norm * gamma @ first + bias, 0) * 2
+    (got,) = run(graph, tmp_path / "model.onnx", x=x)
+    np.testing.assert_allclose(got, x + inner @ second, atol=1e-4)
+
+
+def test_a_loop_knows_the_lengths_that_it_keeps(tmp_path):
+    seen = []
+
+    def build(x, count):
+        def body(state):
+            kept, grown = state["kept"], state["grown"]
+            seen.append((kept.shape, grown.shape))
+            rows = ops.full((ops.dim(kept, 0), 1), 1.0, "float32")
+            return {"kept": kept * 2.0, "grown": ops.append(grown, rows, 0, axis=1)}
+
+        grown = ops.buffer((ops.dim(x, 0), 0), 1, None, "float32")
+        state = {"kept": x, "grown": grown}
+        state = ops.while_loop(
+            lambda state: ops.dim(state["grown"], 1) < 9, body, state, count
+        )
+        assert state["kept"].shape == x.shape
+        return state["grown"], state["kept"]
+
+    graph = emitted(build, {"x": (None, 3), "count": ()})
+    (batch, width), grown = seen[-1]
+    assert isinstance(batch, str) and width == 3
+    assert grown[0] == batch and not isinstance(grown[1], int)
+    # Nothing but the growing length is asked for inside.
+    assert operators(subgraph(graph, "Loop", "body"))["Shape"] == 1
+    x = floats(2, 3)
+    for count, made in ((4, 4), (20, 9), (0, 0)):
+        path = tmp_path / "model.onnx"
+        grown, kept = run(graph, path, x=x, count=np.array(count))
+        assert grown.shape == (2, made)
+        np.testing.assert_array_equal(kept, x * 2.0**made)
+
+
+def test_lengths_are_computed_before_loops_and_branches():
+    def build(x, count):
+        def body(state):
+            def branch():
+                batch, width = ops.shape(state["x"])
+                return ops.reshape(state["x"] + 1.0, (batch * width,))
+
+            flat = ops.cond(
+                count > 2, branch, lambda: ops.reshape(state["x"], (-1,)) * 1.0
+            )
+            return {"x": ops.reshape(flat, ops.shape(state["x"]))}
+
+        return ops.while_loop(lambda state: count > 0, body, {"x": x}, count)["x"]
+
+    body = subgraph(emitted(build, {"x": (None, None), "count": ()}), "Loop", "body")
+    for inner in (body, subgraph(body, "If", "then_branch")):
+        assert not operators(inner) & collections.Counter(["Shape", "Concat", "Mul"])
+
+
+@pytest.mark.parametrize("opset", [18, DEFAULT_OPSET])
+@pytest.mark.parametrize("reorder", [0, 1])
+def test_a_cache_is_reordered_where_it_is_asked_for(reorder, opset, tmp_path):
+    order = np.array([2, 0, 0])
+
+    def attend(query, keys, values, flag=None):
+        cache = keys, values
+        if flag is not None:
+            cache = tuple(ops.take_if(flag > 0, x, order) for x in cache)
+        heads = dict(num_heads=2, num_key_value_heads=2, scale=0.5)
+        output, cache, _ = ops.attention(query, query, query, cache=cache, **heads)
+        return output, cache
+
+    shapes = {"query": (None, 1, 8), "keys": (None, 2, None, 4)}
+    shapes["values"] = shapes["keys"]
+    graph = emitted(attend, {**shapes, "flag": ()}, opset)
+    arrays = {
+        "query": floats(3, 1, 8),
+        "keys": floats(3, 2, 5, 4, seed=1),
+        "values": floats(3, 2, 5, 4, seed=2),
+    }
+    got = run(graph, tmp_path / "model.onnx", flag=np.array(reorder), **arrays)
+    if reorder:
+        arrays |= {name: arrays[name][order] for name in ("keys", "values")}
+    with ops.fixed_buffers(False):  # on JAX, too
+        expected = attend(
+            **{name: keras.ops.convert_to_tensor(x) for name, x in arrays.items()}
+        )
+    for one, other in zip(got, keras.tree.flatten(expected), strict=True):
+        other = keras.ops.convert_to_numpy(other)
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_what_is_not_used_is_not_stored():
+    def build(x):
+        _ = x + floats(4)
+        return x * 2.0
+
+    assert len(emitted(build, {"x": (None, 4)}).initializers) == 1
