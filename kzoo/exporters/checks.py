@@ -1,12 +1,15 @@
 """Runs an artifact beside the Keras model and refuses what differs."""
 
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.signatures import Function
 
 # Largest difference that float32 arithmetic in another order explains after some ten
 # layers: absolute for values up to 10, and growing with the largest one beyond, as the
@@ -14,35 +17,53 @@ from kzoo.exporters.errors import ExportError
 TOLERANCE, USUAL_SIZE = 1e-4, 10.0
 
 
-def verify(functions, answers, report, seed=0):
-    """Compares functions at all their cases; adds the checks to the report.
+class Case(NamedTuple):
+    """Inputs of a function, and the outputs that Keras gives for them."""
+
+    function: Function
+    name: str
+    inputs: dict
+    expected: Future
+
+
+@contextlib.contextmanager
+def references(functions, seed=0):
+    """Has Keras compute the outputs of every case, in a thread while the block runs.
+
+    This takes longer than all else in an export, and is mostly Python on one core.
 
     Args:
         functions: `Function`s.
-        answers: from a list of (function, case name, dict of numpy inputs) to an
-            iterator over their outputs by the artifact, dicts of numpy arrays.
-        report: an `ExportReport`.
         seed: of the random inputs.
+
+    Yields:
+        A list of `Case`s, one function after another.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield [
+            Case(function, name, inputs, pool.submit(reference, function, inputs))
+            for function in functions
+            for name, inputs in function.cases(np.random.default_rng(seed)).items()
+        ]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def verify(cases, answers, report):
+    """Compares an artifact with Keras; adds the checks to the report.
+
+    Args:
+        cases: from `references`.
+        answers: an iterable of the artifact's outputs, a dict of numpy arrays a case.
+        report: an `ExportReport`.
 
     Raises:
         ExportError: an output is missing, of another shape or dtype, or differs by more
             than the tolerance; or a token differs.
     """
-    cases = [
-        (function, case, inputs)
-        for function in functions
-        for case, inputs in function.cases(np.random.default_rng(seed)).items()
-    ]
-    answers = answers(cases)
-    # Keras's reference is mostly Python; the runtime works beside it.
-    pool = ThreadPoolExecutor(1)
-    try:
-        futures = [pool.submit(next, answers) for _ in cases]
-        for (function, case, inputs), answer in zip(cases, futures, strict=True):
-            expected = reference(function, inputs)
-            compare(function, case, answer.result(), expected, report)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for case, got in zip(cases, answers, strict=True):
+        compare(case.function, case.name, got, case.expected.result(), report)
 
 
 def compare(function, case, got, expected, report):

@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 
 from kzoo.exporters import onnx, saved_model
+from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
 
@@ -85,7 +86,7 @@ def export(
                 f"{existing} exists. Choose another path, or overwrite=True."
             )
     try:
-        with _beside(path) as partial:
+        with _beside(path) as partial, references(chosen) as cases:
             target = partial / path.name
             if format == "onnx":
                 names = {id(v): name for name, v in task.named_variables().items()}
@@ -98,11 +99,11 @@ def export(
                     metadata=onnx.metadata_of(task),
                     threshold=external_data_threshold,
                 )
-                onnx.verify(chosen, lambda name: onnx.open_session(paths[name]), report)
+                onnx.verify(cases, lambda name: onnx.open_session(paths[name]), report)
             else:
                 variables = list(task.named_variables().values())
                 report = saved_model.write(chosen, variables, target)
-                saved_model.verify(chosen, target, report)
+                saved_model.verify(cases, target, report)
             if not single:
                 _describe(task, target)
             report.path = str(path)
@@ -146,11 +147,12 @@ def verify(path, task):
     if path.suffix == ".onnx":
         report = ExportReport(str(path), "onnx")
         session = onnx.open_session(path)
-        function = _function_in(session, functions, path)
-        onnx.verify([function], lambda name: session, report)
+        with references([_function_in(session, functions, path)]) as cases:
+            onnx.verify(cases, lambda name: session, report)
     elif (path / "saved_model.pb").is_file():
         report = ExportReport(str(path), "tf_saved_model")
-        saved_model.verify(list(functions.values()), path, report)
+        with references(functions.values()) as cases:
+            saved_model.verify(cases, path, report)
     else:
         paths = {n: path / f"{n}.onnx" for n in functions}
         if not written.is_file():
@@ -161,11 +163,8 @@ def verify(path, task):
                 f"{[f'{name}.onnx' for name in functions]}."
             )
         report = ExportReport(str(path), "onnx")
-        onnx.verify(
-            [functions[name] for name in paths],
-            lambda name: onnx.open_session(paths[name]),
-            report,
-        )
+        with references(functions[name] for name in paths) as cases:
+            onnx.verify(cases, lambda name: onnx.open_session(paths[name]), report)
     return report
 
 

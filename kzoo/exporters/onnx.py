@@ -1,6 +1,7 @@
 """Emits a task's functions as ONNX and verifies them in onnxruntime."""
 
 import collections
+import itertools
 import json
 import time
 from pathlib import Path
@@ -112,11 +113,11 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
     return report, paths
 
 
-def verify(functions, session_of, report):
-    """Runs every function in onnxruntime beside Keras.
+def verify(cases, session_of, report):
+    """Runs every case in onnxruntime.
 
     Args:
-        functions: `Function`s.
+        cases: from `checks.references`.
         session_of: from a function's name to its session; called one by one, so that
             only one need be in memory.
         report: gets the checks.
@@ -126,26 +127,27 @@ def verify(functions, session_of, report):
     """
     import onnxruntime
 
-    def answers(cases):
-        for function in functions:
-            own = [inputs for f, _, inputs in cases if f is function]
-            yield from _answers(function, session_of(function.name), own, report)
+    def answers():
+        for name, own in itertools.groupby(cases, lambda case: case.function.name):
+            yield from _answers(session_of(name), list(own), report)
 
     start = time.perf_counter()
     report.runtime = f"onnxruntime {onnxruntime.__version__}"
-    checks.verify(functions, answers, report)
+    checks.verify(cases, answers(), report)
     report.seconds["verify"] = time.perf_counter() - start
 
 
-def _answers(function, session, inputs, report):
-    """Yields the outputs for each dict of inputs."""
+def _answers(session, cases, report):
+    """Yields the outputs for each of one function's cases."""
+    function = cases[0].function
     check_interface(function, session, f"{report.path}, {function.name}")
     declared = [*session.get_inputs(), *session.get_overridable_initializers()]
     report.functions[function.name] = {
         "inputs": {i.name: [i.type, i.shape] for i in declared},
         "outputs": {o.name: [o.type, o.shape] for o in session.get_outputs()},
     }
-    yield from map(runner(function, session), inputs)
+    run = runner(function, session)
+    yield from (run(case.inputs) for case in cases)
 
 
 def open_session(path):

@@ -87,14 +87,14 @@ def _concrete(function):
     return tf.function(call, autograph=False).get_concrete_function(**specs)
 
 
-def verify(functions, target, report):
-    """Runs every function in a fresh TensorFlow process beside Keras.
+def verify(cases, target, report):
+    """Runs every case in a fresh TensorFlow process.
 
     `serving_default` is compared with the signature that it serves, called with the
     defaults: Keras would take long for as many tokens as these allow.
 
     Args:
-        functions: `Function`s.
+        cases: from `checks.references`.
         target: the folder.
         report: gets the checks.
 
@@ -103,24 +103,23 @@ def verify(functions, target, report):
     """
     import tensorflow as tf
 
-    last = functions[-1]
-    served = _at_defaults(last, name="serving_default")
-
-    def answers(cases):
-        first = served.arguments[0].name
-        own = [inputs for function, _, inputs in cases if function is last]
-        largest = max(own, key=lambda inputs: len(inputs[first]))
-        inputs = {a.name: a.default for a in last.arguments}
-        inputs.update({a.name: largest[a.name] for a in served.arguments})
-        requests = [(f, i) for f, _, i in cases] + [(last, inputs), (served, inputs)]
-        *results, expected, got = _run(target, requests, [*functions, served], report)
-        checks.compare(served, f"as {last.name}", got, expected, report)
-        yield from results
-
     start = time.perf_counter()
     if not (Path(target) / "saved_model.pb").is_file():
         raise ExportError(f"No SavedModel at {target}.")
-    checks.verify(functions, answers, report)
+    functions = {case.function.name: case.function for case in cases}
+    last = list(functions.values())[-1]
+    served = _at_defaults(last, name="serving_default")
+    first = served.arguments[0].name
+    own = [case.inputs for case in cases if case.function is last]
+    largest = max(own, key=lambda inputs: len(inputs[first]))
+    inputs = {a.name: a.default for a in last.arguments}
+    inputs.update({a.name: largest[a.name] for a in served.arguments})
+    requests = [(case.function, case.inputs) for case in cases]
+    requests += [(last, inputs), (served, inputs)]
+    offered = [*functions.values(), served]
+    *answers, expected, got = _run(target, requests, offered, report)
+    checks.compare(served, f"as {last.name}", got, expected, report)
+    checks.verify(cases, answers, report)
     report.runtime = f"tensorflow {tf.__version__}, a fresh process"
     report.seconds["verify"] = time.perf_counter() - start
 
