@@ -58,7 +58,7 @@ class LayerNormalization(Emits, keras.layers.LayerNormalization):
         """float (..., D) to float (..., D)."""
         if ops.is_onnx(inputs):
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        if _on_tensorflow(inputs):
+        if _on_tensorflow(self, inputs):
             from kzoo.ops.tensorflow import layer_norm
 
             return layer_norm(inputs, self.gamma, self.beta, self.epsilon, training)
@@ -84,16 +84,17 @@ class Dropout(Emits, keras.layers.Dropout):
         """float (...) to float (...)."""
         if ops.is_onnx(inputs):
             return inputs
-        if training and 0 < self.rate <= 255 / 256 and _on_tensorflow(inputs):
+        if training and 0 < self.rate <= 255 / 256 and _on_tensorflow(self, inputs):
             from kzoo.ops.tensorflow import dropout
 
             return dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
 
 
-def _on_tensorflow(x):
-    """Whether the kernels of `kzoo.ops.tensorflow` serve."""
-    return keras.backend.backend() == "tensorflow" and x.dtype == "float32"
+def _on_tensorflow(layer, x):
+    """Whether the kernels of `kzoo.ops.tensorflow` serve: float32 in and out."""
+    single = layer.compute_dtype == "float32" and x.dtype == "float32"
+    return single and keras.backend.backend() == "tensorflow"
 
 
 NORMS = {"layer_norm": LayerNormalization, "rms_norm": RMSNormalization}
