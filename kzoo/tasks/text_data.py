@@ -80,6 +80,8 @@ class LearnsText(Task):
         if optimizer is not None and not optimizer.built:
             # Else Keras makes its variables in the first step and traces that twice.
             optimizer.build(self.trainable_variables)
+        # Where a callback resumes: that of an earlier `fit`, if it never got that far.
+        self._initial_epoch = None
         with end_of_data:
             return super().fit(
                 x,

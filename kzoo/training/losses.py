@@ -152,6 +152,9 @@ def token_weights(y_true, ignore_id, sample_weight=None):
     weights = ops.cast(ops.cast(y_true, "int32") != ignore_id, "float32")
     if sample_weight is not None:
         sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+        if getattr(sample_weight.shape, "rank", 0) is None:
+            # TensorFlow, once a model was given both weights of rows and of tokens.
+            sample_weight = ops.reshape(sample_weight, (ops.shape(weights)[0], -1))
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = ops.expand_dims(sample_weight, -1)
         weights = weights * sample_weight

@@ -1,9 +1,4 @@
-"""Tasks train on every form of data, report per token, and survive a file."""
-
-import json
-import subprocess
-import sys
-from pathlib import Path
+"""Tasks train on every form of data, and go on where they were killed."""
 
 import grain
 import keras
@@ -11,90 +6,21 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.config import ModelConfig
-from kzoo.data import padded_batch
-from kzoo.tasks import load_task
-from kzoo.tokenizers import FastTokenizer
-from kzoo.training import MaskedCrossEntropy, ResumableCheckpoint
-from tests.harness import difference, perturb, to_numpy
-from tests.reference import Reference, log_softmax
-
-REPOSITORY = Path(__file__).parents[2]
-LETTERS = "abcd"
-WORDS = [a + b + c for a in LETTERS for b in ["", *LETTERS] for c in LETTERS]  # 80
-TOKENIZER = FastTokenizer.train(WORDS, 20, algorithm="character")
-
-
-def seq2seq(tokenizer=TOKENIZER, **changes):
-    config = ModelConfig.from_size(
-        "tiny",
-        "encoder_decoder",
-        TOKENIZER.vocabulary_size,
-        **{
-            "num_layers": 1,
-            "hidden_dim": 32,
-            "intermediate_dim": 64,
-            "dropout": 0.0,
-            **changes,
-        },
-    )
-    return kzoo.Seq2SeqLM(config, tokenizer=tokenizer, name="seq2seq")
-
-
-def causal(tokenizer=TOKENIZER, **changes):
-    return kzoo.CausalLM.from_size(
-        "tiny",
-        tokenizer,
-        vocabulary_size=TOKENIZER.vocabulary_size,
-        name="causal",
-        **{
-            "num_layers": 1,
-            "hidden_dim": 32,
-            "intermediate_dim": 64,
-            "dropout": 0.0,
-            **changes,
-        },
-    )
-
-
-def compiled(model, optimizer=None, eager=False, **options):
-    """Plain descent; and no graph for claims that it cannot change, which is faster."""
-    optimizer = optimizer or keras.optimizers.SGD(0.1)
-    model.compile(optimizer, run_eagerly=eager, **options)
-    return model
-
-
-def perturbed(model):
-    perturb(model.weights)
-    table = model.decoder.token_embedding.embeddings
-    table.assign(table.value / model.config.decoder.embedding_scale)
-    return model
-
-
-def ids_of(words, start=True):
-    start = [1] if start else []
-    return padded_batch([start + ids + [2] for ids in TOKENIZER.encode(words)])
-
-
-def seq2seq_ids(sources, targets):
-    """Inputs and targets as a user would make them."""
-    full = ids_of(targets)
-    inputs = {
-        "encoder_token_ids": ids_of(sources, start=False),
-        "decoder_token_ids": full[:, :-1],
-    }
-    return inputs, full[:, 1:]
-
-
-def batches_of_ids(words, sizes):
-    """Batches that differ in both lengths."""
-    batches, first = [], 0
-    for size in sizes:
-        chosen = words[first : first + size]
-        batches.append(seq2seq_ids(chosen, chosen))
-        first += size
-    return batches
-
+from kzoo.training import ResumableCheckpoint
+from tests.harness import difference, to_numpy
+from tests.reference import Reference
+from tests.words import (
+    PAIRS,
+    TOKENIZER,
+    WORDS,
+    batches_of_ids,
+    causal,
+    compiled,
+    ids_of,
+    perturbed,
+    seq2seq,
+    seq2seq_ids,
+)
 
 # Fit, in every form.
 
@@ -212,9 +138,6 @@ def test_tf_data_of_strings():
     assert history["loss"][1] < history["loss"][0]
 
 
-PAIRS = list(zip(WORDS[40:50], WORDS[40:50], strict=True))
-
-
 @pytest.mark.parametrize(
     "held_out",
     [
@@ -287,97 +210,6 @@ def test_a_task_gives_the_logits_of_the_reference():
     assert difference(got[targets != 0], expected[targets != 0]) <= 1e-6
 
 
-# What is reported.
-
-
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
-def test_loss_accuracy_and_perplexity_ignore_padding(label_smoothing):
-    model = compiled(perturbed(seq2seq()), label_smoothing=label_smoothing)
-    sources, targets = WORDS[:7], WORDS[-7:]
-    inputs, y = seq2seq_ids(sources, targets)
-    log_p = log_softmax(to_numpy(model(inputs)).astype("float64"))
-    losses, hits, smooth = [], [], []
-    for row, column in zip(*np.nonzero(y), strict=True):
-        token = log_p[row, column]
-        losses.append(-token[y[row, column]])
-        smooth.append(-token.mean())
-        hits.append(token.argmax() == y[row, column])
-    e = label_smoothing
-    smoothed = (1 - e) * np.array(losses) + e * np.array(smooth)
-    for data, batch_size in (
-        ((inputs, y), 1),
-        ((sources, targets), 3),  # the last batch is filled with rows of padding
-        ((sources, targets), 8),
-    ):
-        got = model.evaluate(*data, batch_size=batch_size, verbose=0, return_dict=True)
-        assert got["loss"] == pytest.approx(smoothed.mean(), rel=1e-5)
-        assert got["token_accuracy"] == pytest.approx(np.mean(hits), rel=1e-6)
-        assert got["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
-
-
-def test_the_loss_is_a_mean_over_weighted_tokens():
-    model = perturbed(causal())
-    inputs, y = {"token_ids": ids_of(WORDS)[:, :-1]}, ids_of(WORDS)[:, 1:]
-    weight = np.linspace(0.0, 2.0, len(y), dtype="float32")
-    log_p = log_softmax(to_numpy(model(inputs)).astype("float64"))
-    losses = -np.take_along_axis(log_p, y[..., None], axis=-1)[..., 0]
-    for sample_weight in (None, weight, weight[:, None] * np.ones(y.shape, "float32")):
-        weights = (y != 0).astype("float64")
-        if sample_weight is not None:
-            weights *= sample_weight.reshape((len(y), -1))
-        expected = pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-5)
-        compiled(model, keras.optimizers.SGD(0.0))
-        options = dict(sample_weight=sample_weight, batch_size=7, verbose=0)
-        assert model.fit(inputs, y, **options).history["loss"][0] == expected
-        assert model.evaluate(inputs, y, **options)[0] == expected
-    assert model.metrics_names.count("loss") == 1
-
-
-def test_a_loss_of_the_user_is_reported_as_keras_does():
-    model = causal()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    compiled(model, keras.optimizers.SGD(0.0), loss=loss)
-    inputs, y = {"token_ids": ids_of(WORDS[:8])[:, :-1]}, ids_of(WORDS[:8])[:, 1:]
-    expected = to_numpy(loss(y, model(inputs)))
-    got = model.evaluate(inputs, y, batch_size=4, verbose=0)[0]
-    assert got == pytest.approx(expected, rel=1e-5)
-
-
-class FirstTokenAccuracy(keras.metrics.Mean):
-    """Looks at one position of ids (B, T) and logits (B, T, V)."""
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        hits = keras.ops.equal(
-            keras.ops.cast(y_true[:, 0], "int32"),
-            keras.ops.cast(keras.ops.argmax(y_pred[:, 0], axis=-1), "int32"),
-        )
-        super().update_state(keras.ops.cast(hits, "float32"))
-
-
-def test_metrics_of_the_user_see_positions():
-    model = perturbed(seq2seq())
-    metrics = [FirstTokenAccuracy(name="first")]
-    compiled(model, keras.optimizers.SGD(0.0), eager=True, metrics=metrics)
-    inputs, y = seq2seq_ids(WORDS[:8], WORDS[:8])
-    expected = np.mean(to_numpy(model(inputs))[:, 0].argmax(axis=-1) == y[:, 0])
-    for data in ((inputs, y), (WORDS[:8], WORDS[:8])):
-        history = model.fit(*data, batch_size=8, verbose=0).history
-        assert history["first"][0] == pytest.approx(expected)
-
-
-def test_compile_has_the_defaults_of_the_paper():
-    model = seq2seq()
-    model.compile(run_eagerly=True)
-    optimizer = model.optimizer
-    assert (optimizer.beta_2, optimizer.epsilon) == (0.98, 1e-9)
-    assert isinstance(model.loss, MaskedCrossEntropy)
-    # Section 5.3: width ** -0.5 * min(step ** -0.5, step * 4000 ** -1.5), steps from 1.
-    model.fit(WORDS[:4], WORDS[:4], verbose=0)
-    rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
-    steps = [32**-0.5 * step * 4000**-1.5 for step in (1, 2)]
-    assert any(rate == pytest.approx(step, rel=1e-5) for step in steps)
-
-
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_trains(dtype):
     model = compiled(
@@ -391,7 +223,7 @@ def test_mixed_precision_trains(dtype):
     assert {w.dtype for w in model.weights} == {"float32"}
 
 
-# Resume and files.
+# Resume.
 
 
 class Killed(Exception):
@@ -425,121 +257,21 @@ def test_resuming_on_strings_gives_the_same_weights_bit_by_bit(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_keras_file_loads_in_a_fresh_process(tmp_path):
-    model = compiled(seq2seq(dropout=0.1), label_smoothing=0.1)
-    model.fit(WORDS[:16], WORDS[:16], verbose=0)
-    model.save(tmp_path / "model.keras")
-    expected = {
-        "loss": model.evaluate(PAIRS, verbose=0),
-        "iterations": int(model.optimizer.iterations),
-        "smoothing": 0.1,
-    }
-    code = (
-        "import json, sys, kzoo\n"
-        "model = kzoo.load_model(sys.argv[1])\n"
-        "pairs = [tuple(pair) for pair in json.loads(sys.argv[2])]\n"
-        "assert type(model) is kzoo.Seq2SeqLM\n"
-        "print(json.dumps({'loss': model.evaluate(pairs, verbose=0),\n"
-        "    'iterations': int(model.optimizer.iterations),\n"
-        "    'smoothing': model.loss.label_smoothing}))\n"
-        "model.fit(pairs, verbose=0)\n"
-    )
-    result = subprocess.run(
-        [
-            *(sys.executable, "-W", "error::UserWarning", "-c", code),
-            *(str(tmp_path / "model.keras"), json.dumps(PAIRS)),
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    got = json.loads(result.stdout.splitlines()[-1])
-    assert got.pop("loss") == pytest.approx(expected.pop("loss"), rel=1e-6)
-    assert got == expected
+def test_a_fit_that_never_began_leaves_no_epoch_behind(tmp_path):
+    class Refuse(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            raise Killed
 
-
-def test_weights_files_are_complete(tmp_path):
-    for make in (seq2seq, causal):
-        model, other = perturbed(make()), make()
-        model.save_weights(tmp_path / "model.weights.h5")
-        other.load_weights(tmp_path / "model.weights.h5")
-        model.save_safetensors(tmp_path / "model.safetensors")
-        third = make()
-        third.load_safetensors(tmp_path / "model.safetensors")
-        for loaded in (other, third):
-            for got, want in zip(
-                loaded.get_weights(), model.get_weights(), strict=True
-            ):
-                np.testing.assert_array_equal(got, want)
-        assert [p.name for p in tmp_path.glob("*.partial")] == []
-
-
-def test_safetensors_have_the_contract_names(tmp_path):
-    from safetensors.numpy import load_file, save_file
-
-    model = causal(tie_head=False)
-    model.save_safetensors(tmp_path / "model.safetensors")
-    arrays = load_file(tmp_path / "model.safetensors")
-    assert set(arrays) == set(model.named_variables())
-    assert arrays["decoder/layer_0/self_attention/query/kernel"].shape == (32, 32)
-    assert arrays["head/kernel"].shape == (32, TOKENIZER.vocabulary_size)
-
-    # All that does not fit is named, and nothing is loaded.
-    before = model.get_weights()
-    wrong = {path: array + 1 for path, array in arrays.items()}
-    del wrong["head/kernel"]
-    wrong["head/bias"] = np.zeros(3, "float32")
-    wrong["decoder/final_norm/gamma"] = np.zeros(31, "float32")
-    save_file(wrong, tmp_path / "wrong.safetensors")
-    with pytest.raises(ValueError) as raised:
-        model.load_safetensors(tmp_path / "wrong.safetensors")
-    message = str(raised.value)
-    assert "wrong.safetensors does not fit causal" in message
-    assert "Missing: ['head/kernel']" in message
-    assert "Unknown: ['head/bias']" in message
-    assert "decoder/final_norm/gamma: (31,), expected (32,)" in message
-    for got, want in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(got, want)
-
-    (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match="damaged.safetensors is not a safetensors"):
-        model.load_safetensors(tmp_path / "damaged.safetensors")
-    with pytest.raises(FileNotFoundError, match="nowhere.safetensors"):
-        model.load_safetensors(tmp_path / "nowhere.safetensors")
-
-
-@pytest.mark.parametrize("make", [seq2seq, causal])
-@pytest.mark.parametrize("tokenizer", [TOKENIZER, None], ids=["text", "ids"])
-def test_a_folder_has_config_weights_and_tokenizer(make, tokenizer, tmp_path):
-    model = perturbed(make(tokenizer, positions="relative"))
-    model.save_folder(tmp_path / "model")
-    loaded = load_task(tmp_path / "model")
-    assert type(loaded) is type(model) and loaded.config == model.config
-    for got, want in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(got, want)
-    if tokenizer is None:
-        assert loaded.tokenizer is None
-    else:
-        assert loaded.tokenizer.encode(WORDS) == tokenizer.encode(WORDS)
-
-
-def test_a_folder_that_is_no_model_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="No config.json in"):
-        load_task(tmp_path)
-    (tmp_path / "config.json").write_text('{"task": "Odd", "model": {}}')
-    with pytest.raises(ValueError, match="config.json does not describe a kzoo task"):
-        load_task(tmp_path)
+    model = compiled(causal(), eager=True)
+    data = dict(x=WORDS[:8], verbose=0)
+    resumable = ResumableCheckpoint(tmp_path / "resume.npz")
+    model.fit(**data, epochs=2, callbacks=[resumable])
+    with pytest.raises(Killed):
+        model.fit(**data, epochs=4, callbacks=[resumable, Refuse()])
+    assert model.fit(**data, epochs=1).epoch == [0]
 
 
 # Refusals.
-
-
-def test_smoothing_a_loss_of_the_user_is_refused():
-    loss = MaskedCrossEntropy(ignore_id=0)
-    with pytest.raises(ValueError, match="label_smoothing=0.1 is of the default loss"):
-        causal().compile(loss=loss, label_smoothing=0.1)
-    causal().compile(loss=loss)
 
 
 def test_what_cannot_be_read_is_refused():

@@ -1,0 +1,121 @@
+"""Tasks survive a file: .keras, weights, safetensors, and a folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kzoo.tasks import load_task
+from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_a_keras_file_loads_in_a_fresh_process(tmp_path):
+    model = compiled(seq2seq(dropout=0.1), label_smoothing=0.1)
+    model.fit(WORDS[:16], WORDS[:16], verbose=0)
+    model.save(tmp_path / "model.keras")
+    expected = {
+        "loss": model.evaluate(PAIRS, verbose=0),
+        "iterations": int(model.optimizer.iterations),
+        "smoothing": 0.1,
+    }
+    code = (
+        "import json, sys, kzoo\n"
+        "model = kzoo.load_model(sys.argv[1])\n"
+        "pairs = [tuple(pair) for pair in json.loads(sys.argv[2])]\n"
+        "assert type(model) is kzoo.Seq2SeqLM\n"
+        "print(json.dumps({'loss': model.evaluate(pairs, verbose=0),\n"
+        "    'iterations': int(model.optimizer.iterations),\n"
+        "    'smoothing': model.loss.label_smoothing}))\n"
+        "model.fit(pairs, verbose=0)\n"
+    )
+    result = subprocess.run(
+        [
+            *(sys.executable, "-W", "error::UserWarning", "-c", code),
+            *(str(tmp_path / "model.keras"), json.dumps(PAIRS)),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    got = json.loads(result.stdout.splitlines()[-1])
+    assert got.pop("loss") == pytest.approx(expected.pop("loss"), rel=1e-6)
+    assert got == expected
+
+
+def test_weights_files_are_complete(tmp_path):
+    for make in (seq2seq, causal):
+        model, other = perturbed(make()), make()
+        model.save_weights(tmp_path / "model.weights.h5")
+        other.load_weights(tmp_path / "model.weights.h5")
+        model.save_safetensors(tmp_path / "model.safetensors")
+        third = make()
+        third.load_safetensors(tmp_path / "model.safetensors")
+        for loaded in (other, third):
+            for got, want in zip(
+                loaded.get_weights(), model.get_weights(), strict=True
+            ):
+                np.testing.assert_array_equal(got, want)
+        assert [p.name for p in tmp_path.glob("*.partial")] == []
+
+
+def test_safetensors_have_the_contract_names(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    model = causal(tie_head=False)
+    model.save_safetensors(tmp_path / "model.safetensors")
+    arrays = load_file(tmp_path / "model.safetensors")
+    assert set(arrays) == set(model.named_variables())
+    assert arrays["decoder/layer_0/self_attention/query/kernel"].shape == (32, 32)
+    assert arrays["head/kernel"].shape == (32, TOKENIZER.vocabulary_size)
+
+    # All that does not fit is named, and nothing is loaded.
+    before = model.get_weights()
+    wrong = {path: array + 1 for path, array in arrays.items()}
+    del wrong["head/kernel"]
+    wrong["head/bias"] = np.zeros(3, "float32")
+    wrong["decoder/final_norm/gamma"] = np.zeros(31, "float32")
+    save_file(wrong, tmp_path / "wrong.safetensors")
+    with pytest.raises(ValueError) as raised:
+        model.load_safetensors(tmp_path / "wrong.safetensors")
+    message = str(raised.value)
+    assert "wrong.safetensors does not fit causal" in message
+    assert "Missing: ['head/kernel']" in message
+    assert "Unknown: ['head/bias']" in message
+    assert "decoder/final_norm/gamma: (31,), expected (32,)" in message
+    for got, want in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+    (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match="damaged.safetensors is not a safetensors"):
+        model.load_safetensors(tmp_path / "damaged.safetensors")
+    with pytest.raises(FileNotFoundError, match="nowhere.safetensors"):
+        model.load_safetensors(tmp_path / "nowhere.safetensors")
+
+
+@pytest.mark.parametrize("make", [seq2seq, causal])
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, None], ids=["text", "ids"])
+def test_a_folder_has_config_weights_and_tokenizer(make, tokenizer, tmp_path):
+    model = perturbed(make(tokenizer, positions="relative"))
+    model.save_folder(tmp_path / "model")
+    loaded = load_task(tmp_path / "model")
+    assert type(loaded) is type(model) and loaded.config == model.config
+    for got, want in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, want)
+    if tokenizer is None:
+        assert loaded.tokenizer is None
+    else:
+        assert loaded.tokenizer.encode(WORDS) == tokenizer.encode(WORDS)
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No config.json in"):
+        load_task(tmp_path)
+    (tmp_path / "config.json").write_text('{"task": "Odd", "model": {}}')
+    with pytest.raises(ValueError, match="config.json does not describe a kzoo task"):
+        load_task(tmp_path)
