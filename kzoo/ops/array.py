@@ -442,8 +442,18 @@ def argmax(x):
 
 @argmax.emits
 def _(graph, x):
-    if _part(x):
-        return reshape(top_k(x, 1)[1], shape(x)[:-1])
+    size = _part(x)
+    if not size:
+        return _index_of_max(graph, x)
+    # The maxima of parts cost a quarter of a place in the whole; it is then sought in
+    # the first part with the largest one.
+    rows, count = dim(x, 0), x.shape[-1] // size
+    part = _index_of_max(graph, max(reshape(x, (rows, count, size)), axis=-1))
+    pool = take(reshape(x, (rows * count, size)), arange(rows) * count + part)
+    return part * size + _index_of_max(graph, pool)
+
+
+def _index_of_max(graph, x):
     return graph.node(
         "ArgMax", x, shape=x.shape[:-1], dtype="int64", axis=-1, keepdims=0
     )

@@ -362,7 +362,11 @@ def _(
     if return_weights:
         kinds["qk_matmul_output_mode"] = 3
     count = 4 if return_weights else 3 if cache else 1
-    if scale != 1.0:  # at a scale of 1 onnxruntime multiplies a single row faster
+    # At a scale of 1 onnxruntime multiplies a single row faster. Keys that were made
+    # before a loop are scaled there, once.
+    if scale != 1.0 and key.graph.depth < query.graph.depth:
+        key = key * scale
+    elif scale != 1.0:
         query = query * scale
 
     def attend(past):
