@@ -26,13 +26,12 @@ class Layer(Emits, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("kzoo")
 class Dense(Emits, keras.layers.Dense):
-    """Keras's `Dense`: `x @ kernel + bias`."""
+    """Keras's `Dense`: `activation(x @ kernel + bias)`."""
 
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
-        if ops.is_onnx(inputs):
-            return ops.linear(inputs, self.kernel, self.bias if self.use_bias else None)
-        return super().call(inputs, training=training)
+        y = ops.linear(inputs, self.kernel, self.bias if self.use_bias else None)
+        return self.activation(y)
 
 
 @keras.saving.register_keras_serializable("kzoo")

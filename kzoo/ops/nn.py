@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from kzoo.ops import array as ops
+from kzoo.ops import tensorflow
 from kzoo.ops.control import append, cond
 from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_graph import OnnxValue, current_graph
@@ -28,8 +29,10 @@ def _(graph, x, y):
 @op
 def linear(x, kernel, bias=None):
     """`x @ kernel + bias`; kernel (D, E), bias (E,)."""
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow.linear(x, kernel, bias)
     y = keras.ops.matmul(x, kernel)
-    return y if bias is None else y + bias
+    return y if bias is None else keras.ops.add(y, bias)
 
 
 @linear.emits
@@ -97,9 +100,7 @@ def _(graph, x, layers):
 def linear_transposed(x, table):
     """`x @ table.T`, the head tied to an embedding table (V, D)."""
     if keras.backend.backend() == "tensorflow":
-        from kzoo.ops.tensorflow import matmul_transposed
-
-        return matmul_transposed(x, table)
+        return tensorflow.linear(x, table, transposed=True)
     return keras.ops.matmul(x, keras.ops.transpose(table))
 
 
@@ -288,13 +289,17 @@ def attention(
             append(cache[0], key, index, axis=2),
             append(cache[1], value, index, axis=2),
         )
-    batch, _, length, head_dim = ops.shape(query)
-    key_length = ops.dim(key, 2)
-    grouped = (batch, num_key_value_heads, -1, head_dim)
-    scores = matmul(
-        ops.reshape(query * scale, grouped), ops.transpose(key, (0, 1, 3, 2))
-    )
-    scores = ops.reshape(scores, (batch, num_heads, length, key_length))
+    query = query * scale
+    batch, _, length, _ = ops.shape(query)
+
+    def regrouped(x, heads, length):  # heads that share a key lie side by side
+        if num_heads == num_key_value_heads:
+            return x
+        return ops.reshape(x, (batch, heads, length, ops.dim(x, -1)))
+
+    grouped = regrouped(query, num_key_value_heads, -1)
+    scores = matmul(grouped, ops.transpose(key, (0, 1, 3, 2)))
+    scores = regrouped(scores, num_heads, length)
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     if mask is not None:
@@ -308,8 +313,8 @@ def attention(
         some = ops.any(mask, axis=-1, keepdims=True)
         weights = weights * ops.cast(some, weights.dtype)
     used = dropout(weights) if dropout else weights
-    used = ops.reshape(used, (batch, num_key_value_heads, -1, key_length))
-    output = ops.reshape(matmul(used, value), (batch, num_heads, length, head_dim))
+    output = matmul(regrouped(used, num_key_value_heads, -1), value)
+    output = regrouped(output, num_heads, length)
     return merge_heads(output), cache, weights if return_weights else None
 
 

@@ -79,10 +79,31 @@ def layer_norm(x, gamma, beta, epsilon, training):
     return normalize(x)[0] * gamma + beta
 
 
-def matmul_transposed(x, table):
-    """`x @ table.T` without a transposed copy; float (..., D), (V, D) to (..., V)."""
+def linear(x, kernel, bias=None, transposed=False):
+    """`x @ kernel + bias` as one product of matrices: tensordot takes ten small ops.
+
+    Args:
+        x: float (..., D).
+        kernel: (D, E), or (E, D) where `transposed`, which is not copied.
+        bias: (E,) or `None`.
+        transposed: whether the kernel is.
+
+    Returns:
+        float (..., E).
+    """
     import tensorflow as tf
 
-    x, table = tf.convert_to_tensor(x), tf.cast(table, x.dtype)
-    flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), table, transpose_b=True)
-    return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [table.shape[0]]], 0))
+    x = tf.convert_to_tensor(x)
+    kernel = tf.cast(kernel, x.dtype)
+    flat = tf.reshape(x, (-1, x.shape[-1]))
+    y = tf.matmul(flat, kernel, transpose_b=transposed)
+    if bias is not None:
+        y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+    if x.shape.rank == 2:
+        return y
+    sizes = x.shape[:-1].as_list()
+    if sizes.count(None) > 1:
+        return tf.reshape(y, tf.concat([tf.shape(x)[:-1], [y.shape[-1]]], 0))
+    return tf.reshape(
+        y, [*(-1 if size is None else size for size in sizes), y.shape[-1]]
+    )

@@ -92,10 +92,23 @@ def test_layer_norm_takes_the_variables_of_a_layer_that_runs_eagerly():
     np.testing.assert_allclose(beta, np.ones(4))
 
 
-@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8)])
-def test_matmul_transposed(shape):
+@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8), (2, 3, 4, 8)])
+def test_linear(shape, known):
+    import tensorflow as tf
+
     from kzoo.ops import tensorflow as kernels
 
     rng = np.random.default_rng(0)
-    x, table = rng.normal(size=shape), rng.normal(size=(11, 8))
-    np.testing.assert_allclose(kernels.matmul_transposed(x, table), x @ table.T)
+    x, kernel, bias = (rng.normal(size=s) for s in (shape, (8, 11), 11))
+    free = shape if known else [None] * (len(shape) - 1) + [8]
+
+    @tf.function(input_signature=[tf.TensorSpec(free, "float64")])
+    def both(x):
+        plain = kernels.linear(x, kernel, bias)
+        return plain, kernels.linear(x, kernel.T, transposed=True)
+
+    plain, transposed = both(x)
+    assert both.get_concrete_function().outputs[0].shape.rank == len(shape)
+    np.testing.assert_allclose(plain, x @ kernel + bias)
+    np.testing.assert_allclose(transposed, x @ kernel)
