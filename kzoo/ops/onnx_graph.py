@@ -368,7 +368,7 @@ class OnnxGraph:
 
     def constant(self, x, dtype=None):
         """A constant, stored once a model however often it is used."""
-        array = np.asarray(x)
+        array = to_numpy(x)
         fitting = {"b": "b", "i": "iu", "f": "iuf"}
         if dtype and array.dtype.kind not in fitting[np.dtype(dtype).kind]:
             raise TypeError(f"{x!r} would not stay itself as {dtype}: use ops.cast.")
