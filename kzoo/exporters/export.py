@@ -42,7 +42,8 @@ def export(
             in a single file `"generate"`.
         opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
         portable: of ONNX; use no operator newer than opset 18.
-        overwrite: replace what is at `path`, once the new artifact is verified.
+        overwrite: replace what is at `path`, once the new artifact is verified: a file
+            with its weights beside it, or a folder that is empty or an artifact.
         external_data_threshold: bytes of weights above which a single ONNX file keeps
             them in a file beside it; protobuf's limit of 2 GB by default.
         exporter: `"kzoo"` emits a task natively; `"tf2onnx"` converts the forward pass
@@ -54,8 +55,9 @@ def export(
         An `ExportReport`.
 
     Raises:
-        ExportError: something stands at `path`, the model cannot be exported, the disk
-            is full, or the artifact differs from the model. Nothing is left behind.
+        ExportError: something stands at `path` that may not be replaced, the model
+            cannot be exported, the disk is full, or the artifact differs from the
+            model. Nothing is left behind.
     """
     path = Path(path)
     if format not in FORMATS:
@@ -71,7 +73,7 @@ def export(
             f"{type(task).__name__} is not a task of kzoo. Export it with "
             "format='onnx', exporter='tf2onnx'."
         )
-    single = path.suffix == ".onnx" and format == "onnx"
+    single = _is_file_name(path) and format == "onnx"
     chosen = _choose(task, functions, single)
     _check_model(task)
     if format != "onnx" and (opset or portable or external_data_threshold):
@@ -80,14 +82,11 @@ def export(
             f"Received: format={format!r}."
         )
     targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
-    for existing in targets:
-        if existing.exists() and not overwrite:
-            raise ExportError(
-                f"{existing} exists. Choose another path, or overwrite=True."
-            )
+    for target in targets:
+        _check_target(target, single, overwrite)
     try:
         with _beside(path) as partial, references(chosen) as cases:
-            target = partial / path.name
+            target = partial / (path.with_suffix(".onnx") if single else path).name
             if format == "onnx":
                 names = {id(v): name for name, v in task.named_variables().items()}
                 report, paths = onnx.write(
@@ -104,7 +103,9 @@ def export(
                 variables = list(task.named_variables().values())
                 report = saved_model.write(chosen, variables, target)
                 saved_model.verify(cases, target, report)
-            if not single:
+            if single:
+                target.rename(partial / path.name)  # `.ONNX`
+            else:
                 _describe(task, target)
             report.path = str(path)
             report.files = {
@@ -116,7 +117,7 @@ def export(
             }
             if not single:
                 report.save(target / "report.json")
-            _install(partial, path.parent)
+            _install(partial, targets)
     except OSError as error:
         raise ExportError(
             f"Could not write {path}: {error}. Nothing was left behind; free some "
@@ -144,7 +145,7 @@ def verify(path, task):
     if written.is_file():  # what the export said that it holds
         names = json.loads(written.read_text(encoding="utf-8"))["functions"]
         functions = {n: f for n, f in functions.items() if n in names}
-    if path.suffix == ".onnx":
+    if _is_file_name(path):
         report = ExportReport(str(path), "onnx")
         session = onnx.open_session(path)
         with references([_function_in(session, functions, path)]) as cases:
@@ -187,6 +188,34 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     ]
     report.seconds["write and verify"] = time.perf_counter() - start
     return report
+
+
+def _is_file_name(path):
+    return path.suffix.lower() == ".onnx"
+
+
+def _check_target(path, single, overwrite):
+    """Refuses to replace what is no artifact, such as the model's own folder."""
+    if path.name in ("", ".."):
+        raise ExportError(f"Expected the name of a new folder. Received: {path}.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise ExportError(f"{path} exists. Choose another path, or overwrite=True.")
+    if single:
+        if not path.is_file():
+            raise ExportError(
+                f"{path} is a folder, which overwrite=True does not replace by a file. "
+                "Choose another path, or remove it."
+            )
+        return
+    names = {file.name for file in path.iterdir()} if path.is_dir() else {"a file"}
+    artifact = names & {"report.json", "saved_model.pb"}
+    if names and (not artifact or names & {"model.safetensors", "training"}):
+        raise ExportError(
+            f"{path} is no folder of an artifact, and overwrite=True replaces nothing "
+            "else. Choose another path, or remove it."
+        )
 
 
 def _choose(task, names, single):
@@ -260,27 +289,28 @@ def _beside(path):
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _install(partial, folder):
-    """Moves all that lies in `partial` into `folder`, or nothing.
+def _install(partial, targets):
+    """Moves what was made in `partial` to the targets and empties the others, or none.
 
-    The model file comes last, so that it never stands without its weights. What stood
-    there before waits in `partial` until all has been moved.
+    The model file comes after its weights, so that it never stands without them. What
+    stood there before waits in `partial` until all has been moved.
     """
-    made = sorted(partial.iterdir(), key=lambda file: file.suffix == ".onnx")
-    waiting = partial / "replaced"
-    waiting.mkdir()
+    made = [path for path in targets if (partial / path.name).exists()]
+    made.sort(key=_is_file_name)
+    waiting = Path(tempfile.mkdtemp(dir=partial))
     moved = []
     try:
-        for file in made:
-            path = folder / file.name
-            moved.append((file, path, path.exists()))
+        for path in made + [path for path in targets if path not in made]:
+            moved.append((path, path.exists()))
             if path.exists():
-                path.rename(waiting / file.name)
-            file.rename(path)
+                path.rename(waiting / path.name)
+            if path in made:
+                (partial / path.name).rename(path)
     except BaseException:
-        for file, path, stood in reversed(moved):
-            if path.exists() and not file.exists():
+        for path, stood in reversed(moved):
+            file = partial / path.name
+            if path in made and path.exists() and not file.exists():
                 path.rename(file)
-            if stood and (waiting / file.name).exists():
-                (waiting / file.name).rename(path)
+            if stood and (waiting / path.name).exists():
+                (waiting / path.name).rename(path)
         raise

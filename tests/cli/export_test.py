@@ -44,6 +44,13 @@ def test_what_stands_at_the_path_stays(refused, translator, tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_the_model_s_own_folder_is_never_overwritten(refused, translator):
+    before = {file: file.read_bytes() for file in translator.iterdir()}
+    line = refused("export", translator, "--out", translator, "--overwrite", code=1)
+    assert f"{translator} is no folder of an artifact" in line
+    assert {file: file.read_bytes() for file in translator.iterdir()} == before
+
+
 def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
     missing = tmp_path / "missing"
     assert "does not exist" in refused("verify", missing, "--against", translator)

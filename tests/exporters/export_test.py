@@ -294,14 +294,82 @@ def test_the_folder_describes_itself(tmp_path):
 def test_what_stands_at_the_path_stays_until_a_better_one_is_verified(tmp_path):
     path = tmp_path / "model"
     path.mkdir()
-    (path / "mine.txt").write_text("keep")
     with pytest.raises(ExportError, match="exists"):
         make().export(path, format="onnx")
-    assert (path / "mine.txt").read_text() == "keep"
-    make().export(path, format="onnx", overwrite=True)
-    assert not (path / "mine.txt").exists()
+    make().export(path, format="onnx", overwrite=True)  # an empty folder
+    (path / "forward.onnx").write_text("old")
+    with pytest.raises(ExportError, match="opset must be"):
+        make().export(path, format="onnx", opset=99, overwrite=True)
+    assert (path / "forward.onnx").read_text() == "old"
+    make().export(path, format="onnx", functions="generate", overwrite=True)
+    assert not (path / "forward.onnx").exists()
     assert (path / "generate.onnx").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "also"),
+    [
+        ("mine.txt", None),
+        ("model.safetensors", "report.json"),
+        ("training/state", "saved_model.pb"),
+    ],
+)
+def test_only_an_artifact_is_overwritten(tmp_path, monkeypatch, name, also):
+    mine = tmp_path / "model" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    if also:
+        (tmp_path / "model" / also).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ExportError, match="model is no folder of an artifact"):
+        make().export(tmp_path / "model", format="onnx", overwrite=True)
+    monkeypatch.chdir(tmp_path / "model")
+    with pytest.raises(ExportError, match=r"name of a new folder. Received: \."):
+        make().export(".", format="onnx", overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_replaces_no_file_and_a_file_no_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "model.onnx").mkdir()
+    (tmp_path / "other.weights.bin").mkdir()
+    with pytest.raises(ExportError, match="file is no folder of an artifact"):
+        make().export(tmp_path / "file", format="onnx", overwrite=True)
+    for path, named in (("model.onnx", "model.onnx"), ("other.onnx", "weights.bin")):
+        with pytest.raises(ExportError, match=f"{named} is a folder"):
+            make().export(tmp_path / path, format="onnx", overwrite=True)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_file_that_holds_its_weights_takes_the_old_ones_away(tmp_path, monkeypatch):
+    model, path = make(num_layers=1), tmp_path / "e.onnx"
+    model.export(path, format="onnx", external_data_threshold=1000)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(before) == 2
+    rename = pathlib.Path.rename
+
+    def fail_on_the_old_weights(self, target):
+        if self == tmp_path / "e.weights.bin":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "rename", fail_on_the_old_weights)
+        with pytest.raises(ExportError, match="Input/output error"):
+            model.export(path, format="onnx", overwrite=True)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    model.export(path, format="onnx", overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_suffix_may_be_written_large(tmp_path):
+    model, path = make(num_layers=1), tmp_path / "replaced.ONNX"
+    report = model.export(path, format="onnx", external_data_threshold=1000)
+    assert set(report.files) == {"replaced.ONNX", "replaced.weights.bin"}
+    assert {file.name for file in tmp_path.iterdir()} == set(report.files)
+    verify(path, model)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
