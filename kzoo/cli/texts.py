@@ -1,6 +1,5 @@
 """Texts in, texts out: what `translate` and `generate` share."""
 
-import gzip
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +62,8 @@ def check_output(path, input_path):
 
 def read_texts(arguments, input_path):
     """Texts of the arguments, a file, or standard input; `None` for a terminal."""
+    from kzoo.data.sources import decoded
+
     if arguments and input_path:
         raise Failure(
             f"Give texts as arguments or --input, not both. Received: {len(arguments)} "
@@ -77,18 +78,7 @@ def read_texts(arguments, input_path):
         return None
     else:
         content, where = sys.stdin.buffer.read(), "standard input"
-    try:
-        if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
-        text = content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise Failure(
-            f"{where}, line {line}: byte {content[error.start]:#04x} is not UTF-8. "
-            "Convert it to UTF-8."
-        ) from error
-    except (EOFError, OSError) as error:
-        raise Failure(f"{where} is not a whole gzip file: {error}.") from error
+    text = decoded(content, where)
     if not text.strip():
         raise Failure(f"{where} has no text. Expected a text a line.")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

@@ -124,7 +124,7 @@ def load_texts(
             f"Received: column={column!r}."
         )
     if whole:
-        text = _decode(path, _read_bytes(path))
+        text = _read_text(path)
         if not text.strip():
             raise DataError(f"{path} is empty.")
         return [text]
@@ -149,7 +149,7 @@ def load_tfds(name, split, keys=None):
 
     Raises:
         DataError: no such data set, split or feature; not prepared and offline; or
-            an empty or undecodable text.
+            an empty or undecodable text, or a feature that is no text or number.
         ImportError: `tensorflow_datasets` or TensorFlow is not installed.
     """
     try:
@@ -167,6 +167,12 @@ def load_tfds(name, split, keys=None):
         close = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
         hint = f" Did you mean one of {close}?" if close else ""
         raise DataError(f"TFDS has no data set {name!r}.{hint}") from None
+    except (ValueError, TypeError, AssertionError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"TFDS has no data set {name!r}. Expected name, name/config or "
+            f"name/config:version. {reason}"
+        ) from error
     if not builder.is_prepared():
         _prepare(builder, name)
     keys = keys or builder.info.supervised_keys
@@ -213,10 +219,16 @@ def _prepare(builder, name):
 
 
 def _tfds_text(value, where):
-    if not isinstance(value, bytes):
+    if not isinstance(value, (bytes, str)):
+        shape = getattr(value, "shape", None)
+        if shape != ():
+            raise DataError(
+                f"{where}: expected a text or a number. Received: "
+                f"{type(value).__name__} of shape {shape}. Choose another feature."
+            )
         return str(value)
     try:
-        text = value.decode("utf-8").strip()
+        text = (value.decode("utf-8") if isinstance(value, bytes) else value).strip()
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 at byte {error.start}.") from error
     if not text:
@@ -271,6 +283,11 @@ def _read_folder(folder, languages, split):
     for path in sorted(folder.iterdir()):
         parts = path.name.removesuffix(".gz").split(".")
         if len(parts) == 3 and parts[2] == "txt":
+            if tuple(parts[:2]) in found:
+                raise DataError(
+                    f"{folder} has both {path.name.removesuffix('.gz')} and "
+                    f"{path.name}. Remove one of them."
+                )
             found[parts[0], parts[1]] = path
     if not found:
         raise DataError(
@@ -318,38 +335,51 @@ def _read_columns(path, columns, extra_columns):
 
 def _read_lines(path, hint="", strip=True):
     """The lines of a file, none of them empty."""
-    text = _decode(path, _read_bytes(path))
+    text = _read_text(path)
     if not text.strip():
         raise DataError(f"{path} is empty.")
     lines = text.removesuffix("\n").split("\n")
     lines = [line.strip() if strip else line.removesuffix("\r") for line in lines]
+    if len(lines) == 1 and "\r" in text.strip():
+        raise DataError(
+            f"{path}: expected lines that end at a line feed. Received: a single line "
+            "with carriage returns in it. Convert them, as tr '\\r' '\\n' does."
+        )
     for number, line in enumerate(lines, 1):
         if not line or line.isspace():
             raise DataError(f"{path}, line {number} is empty. {hint}".rstrip())
     return lines
 
 
-def _read_bytes(path):
+def _read_text(path):
     try:
-        content = path.read_bytes()
+        return decoded(path.read_bytes(), path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
-    if not content.startswith(_GZIP_MAGIC):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file: {error}.") from error
 
 
-def _decode(path, content):
+def decoded(content, where):
+    """The text of a file's bytes, which may be gzip.
+
+    Args:
+        content: the bytes.
+        where: they come from, for errors.
+
+    Raises:
+        DataError: damaged gzip, or bytes that are not UTF-8.
+    """
+    if content.startswith(_GZIP_MAGIC):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{where} is not a whole gzip file: {error}.") from error
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: byte {content[error.start]:#04x} at offset "
-            f"{error.start} is not UTF-8. Convert the file to UTF-8."
+            f"{where}, line {line}: byte {content[error.start]:#04x} at offset "
+            f"{error.start} is not UTF-8. Convert it to UTF-8."
         ) from error

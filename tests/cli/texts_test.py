@@ -74,6 +74,12 @@ def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"abc\n\xff\n")
     assert "line 2: byte 0xff" in refused("translate", translator, "-i", bad)
+    damaged = tmp_path / "damaged.gz"
+    content = gzip.compress(b"abc\ncab\n")
+    damaged.write_bytes(content[:10] + b"\xff" * 5 + content[15:])
+    assert f"{damaged} is not a whole gzip file" in refused(
+        "translate", translator, "-i", damaged
+    )
     (tmp_path / "empty.txt").write_text("\n")
     assert "has no text" in refused(
         "translate", translator, "-i", tmp_path / "empty.txt"

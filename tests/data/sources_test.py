@@ -5,6 +5,7 @@ import os
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,11 +99,25 @@ def test_a_folder_reads_as_translate_folder_of_tfds_reads_it(tmp_path):
         (b"a\tb\nc\t\xe4\n", "f.tsv, line 2: byte 0xe4 at offset 6 is not UTF-8"),
         (b"\x1f\x8bnot gzip", "f.tsv is not a whole gzip file"),
         (gzip.compress(b"a\tb\n" * 99)[:-9], "f.tsv is not a whole gzip file"),
+        ("a\tb\rc\td\r", "f.tsv: expected lines that end at a line feed"),
+        ("a\tb\rc\td\n", "f.tsv: expected lines that end at a line feed"),
     ],
 )
 def test_a_bad_tab_separated_file_is_named_with_its_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         load_pairs(write(tmp_path / "f.tsv", content))
+
+
+@pytest.mark.parametrize("content", ["a\tb\r\n", "a\tb\r", "a\tb\r\na\tb\r\n"])
+def test_a_carriage_return_at_a_line_s_end_is_no_text(tmp_path, content):
+    assert set(load_pairs(write(tmp_path / "f.tsv", content))) == {("a", "b")}
+
+
+def test_a_file_and_its_gzip_side_by_side_are_refused(tmp_path):
+    for name in ("en.train.txt", "de.train.txt", "de.train.txt.gz"):
+        write(tmp_path / name, "text\n")
+    with pytest.raises(DataError, match=r"both de\.train\.txt and de\.train\.txt\.gz"):
+        load_pairs(tmp_path, columns=("en", "de"))
 
 
 def test_ragged_rows_are_read_when_asked_for(tmp_path):
@@ -184,6 +199,36 @@ def test_an_unknown_tfds_data_set_is_named_with_its_like():
     pytest.importorskip("tensorflow_datasets")
     with pytest.raises(DataError, match="no data set 'imdb_review'.*imdb_reviews"):
         load_pairs("tfds:imdb_review")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ted_hrlr_translate/nope", "BuilderConfig nope not found"),
+        ("ted_hrlr_translate:9.9.9", "only: 1.0.0"),
+        ("", "no data set ''. Expected name, name/config"),
+        ("mnist/x=3", "unexpected keyword argument 'x'"),
+    ],
+)
+def test_a_wrong_config_or_version_of_tfds_is_named(name, message):
+    pytest.importorskip("tensorflow_datasets")
+    with pytest.raises(DataError, match=message):
+        load_pairs(f"tfds:{name}")
+
+
+def test_a_tfds_feature_that_is_no_text_is_named_with_its_shape(monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tf = pytest.importorskip("tensorflow")
+    row = {"image": tf.zeros((28, 28, 1)), "label": tf.constant(3), "text": " a "}
+    builder = SimpleNamespace(
+        is_prepared=lambda: True,
+        info=SimpleNamespace(supervised_keys=("image", "label"), features=row),
+        as_dataset=lambda **options: tf.data.Dataset.from_tensors(row),
+    )
+    monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+    assert load_pairs("tfds:mnist", columns=("text", "label")) == [("a", "3")]
+    with pytest.raises(DataError, match=r"row 1, image: .*shape \(28, 28, 1\)"):
+        load_pairs("tfds:mnist")
 
 
 def test_an_unprepared_tfds_data_set_offline_is_an_error_at_once(monkeypatch, tmp_path):
