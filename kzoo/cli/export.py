@@ -56,7 +56,10 @@ def export(
     ] = False,
     exporter: Annotated[
         Literal["kzoo", "tf2onnx"],
-        typer.Option(help="tf2onnx is for models with layers of your own."),
+        typer.Option(
+            help="tf2onnx is for models with layers of your own; it writes one file, "
+            "the forward pass."
+        ),
     ] = "kzoo",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what is at --out.")

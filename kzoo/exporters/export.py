@@ -48,8 +48,8 @@ def export(
             them in a file beside it; protobuf's limit of 2 GB by default.
         exporter: `"kzoo"` emits a task natively; `"tf2onnx"` converts the forward pass
             of any Keras model, for layers that are not written over `kzoo.ops`.
-        input_signature: with tf2onnx, what the model takes; see
-            `kzoo.exporters.tf2onnx.convert`.
+        input_signature: with tf2onnx, what the model takes; a task's own by default.
+            See `kzoo.exporters.tf2onnx.convert`.
 
     Returns:
         An `ExportReport`.
@@ -67,7 +67,17 @@ def export(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
         )
     if exporter == "tf2onnx":
+        if functions is not None or portable or external_data_threshold is not None:
+            raise ExportError(
+                "functions, portable and external_data_threshold are options of "
+                "exporter='kzoo'. Received: exporter='tf2onnx'; leave them out."
+            )
         return _convert(task, path, format, opset, overwrite, input_signature)
+    if input_signature is not None:
+        raise ExportError(
+            "input_signature is an option of exporter='tf2onnx'. Received: "
+            "exporter='kzoo', which knows what a task takes; leave it out."
+        )
     if not hasattr(task, "export_functions"):
         raise ExportError(
             f"{type(task).__name__} is not a task of kzoo. Export it with "
@@ -177,9 +187,25 @@ def _convert(model, path, format, opset, overwrite, input_signature):
         raise ExportError(f"exporter='tf2onnx' writes onnx. Received: {format!r}.")
     start = time.perf_counter()
     opset = opset or onnx.PORTABLE_OPSET
+    axes = None
+    if input_signature is None and hasattr(model, "export_functions"):
+        arguments = _choose(model, "forward", True)[0].arguments
+        input_signature = {
+            a.name: keras.InputSpec(shape=(None,) * len(a.axes), dtype=a.dtype)
+            for a in arguments
+        }
+        axes = {a.name: dict(enumerate(a.axes)) for a in arguments}
     differences = tf2onnx.convert(
-        model, path, input_signature=input_signature, opset=opset, overwrite=overwrite
+        model,
+        path,
+        input_signature=input_signature,
+        opset=opset,
+        axes=axes,
+        overwrite=overwrite,
     )
+    beside = path.with_suffix(onnx.BESIDE)
+    if overwrite and _is_file_name(path) and beside.is_file():
+        beside.unlink()  # the weights of the file before
     report = ExportReport(str(path), "onnx", opset=opset)
     report.files = {path.name: path.stat().st_size}
     report.checks = [

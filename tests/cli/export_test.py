@@ -51,6 +51,18 @@ def test_the_model_s_own_folder_is_never_overwritten(refused, translator):
     assert {file: file.read_bytes() for file in translator.iterdir()} == before
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("model", ["translator", "writer"])
+def test_tf2onnx_writes_the_forward_pass(run, refused, request, model, tmp_path):
+    path = tmp_path / "model.onnx"
+    arguments = ("export", request.getfixturevalue(model), "--out", path)
+    arguments += ("--exporter", "tf2onnx")
+    assert "of exporter='kzoo'" in refused(*arguments, "--portable", code=1)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "forward" in result.stdout and path.stat().st_size > 1000
+
+
 def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
     missing = tmp_path / "missing"
     assert "does not exist" in refused("verify", missing, "--against", translator)

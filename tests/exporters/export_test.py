@@ -474,6 +474,10 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         (dict(format="onnx", opset=23, portable=True), "portable=True"),
         (dict(format="onnx", functions=["train"]), "functions must be"),
         (dict(format="onnx", exporter="other"), "exporter must be"),
+        (dict(format="onnx", input_signature={}), "of exporter='tf2onnx'"),
+        (dict(exporter="tf2onnx", functions="forward"), "of exporter='kzoo'"),
+        (dict(exporter="tf2onnx", portable=True), "of exporter='kzoo'"),
+        (dict(exporter="tf2onnx", external_data_threshold=9), "of exporter='kzoo'"),
     ],
 )
 def test_bad_options_are_named(tmp_path, options, message):
@@ -507,6 +511,20 @@ def test_a_task_takes_the_second_road_too(tmp_path):
     )
     assert report.files == {"model.onnx": path.stat().st_size}
     assert report.checks and all(c["difference"] <= 1e-4 for c in report.checks)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_the_second_road_knows_what_a_task_takes(tmp_path, kind):
+    model, path = make(kind, num_layers=1), tmp_path / "model.onnx"
+    model.export(path, format="onnx", external_data_threshold=1000)
+    model.export(path, format="onnx", exporter="tf2onnx", overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+    (forward, _) = model.export_functions()
+    inputs = onnxruntime.InferenceSession(path).get_inputs()
+    assert {i.name: tuple(i.shape) for i in inputs} == {
+        a.name: a.axes for a in forward.arguments
+    }
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
