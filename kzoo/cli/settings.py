@@ -70,13 +70,14 @@ def architecture(task):
 def of(options, train_examples, held_out):
     """What decides the weights, as a dict; a training goes on with the same only."""
     from kzoo.cli.examples import fingerprint
+    from kzoo.config import SIZES
 
     settings = {
         name: value
         for name, value in options.items()
         if name not in ("out_path", "validation", "data")
     }
-    if Path(options["size"]).is_file():
+    if options["size"] not in SIZES:
         settings["size"] = json.loads(Path(options["size"]).read_text(encoding="utf-8"))
     # The texts themselves, so that a file may move but not change.
     settings["data"] = fingerprint(train_examples, held_out)

@@ -156,6 +156,15 @@ def test_running_text_makes_a_language_model_that_generates(
     assert task.generate("the", max_new_tokens=2) is not None
 
 
+def test_a_named_size_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
+    from kzoo.cli import settings
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").write_text("no config")
+    options = {"size": "tiny", "task": "translation"}
+    assert settings.of(options, [("a", "b")], [])["size"] == "tiny"
+
+
 def test_bad_input_is_refused_before_anything_is_made(
     refused, pairs, small, tmp_path, translator
 ):
@@ -174,6 +183,7 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "write tfds:" in line("multi30k", *new)
     assert "two parallel files. Received: 3" in line(pairs, pairs, pairs, *new)
     assert "one of tiny, mini" in line(pairs, *new, "--size", "huge")
+    assert "few.tsv is not a kzoo config" in line(pairs, *new, "--size", few)
     assert "architecture encoder_decoder" in line(
         pairs, *new, "--size", small("decoder")
     )
