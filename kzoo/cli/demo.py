@@ -54,7 +54,7 @@ def demo(
         typer.Option(
             metavar="N",
             min=1,
-            help="The most for the training; a slow machine ends it early.",
+            help="The most for the training, by the clock; slow machines end it early.",
         ),
     ] = 100,
     seed: Annotated[

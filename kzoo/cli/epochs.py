@@ -108,8 +108,7 @@ class CosineWithinTime(keras.callbacks.Callback):
     Args:
         peak: the largest rate.
         steps: of the whole training.
-        seconds: of the whole training; compiling counts, time in which other programs
-            have the cores does not.
+        seconds: of the whole training, by the clock; compiling counts.
         warmup: share of the training during which the rate rises.
     """
 
@@ -122,13 +121,11 @@ class CosineWithinTime(keras.callbacks.Callback):
         self._start = None
 
     def _elapsed(self):
-        """Seconds on the clock, or of CPU time where those are fewer."""
-        now = time.perf_counter(), time.process_time()
-        return min(new - old for new, old in zip(now, self._start, strict=True))
+        return time.perf_counter() - self._start
 
     def on_train_begin(self, logs=None):
         """Starts the clock."""
-        self._start = time.perf_counter(), time.process_time()
+        self._start = time.perf_counter()
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the rate."""
