@@ -9,7 +9,7 @@ Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_si
 
 from kzoo import ops
 
-_IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
+IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 
 
 def search(
@@ -135,11 +135,11 @@ class _Choice:
             "cache": ops.map_structure(repeat, cache),
             "done": ops.full((batch, 1), False, "bool"),
             "ended": empty(),
-            "ended_scores": ops.full((batch, beams), _IMPOSSIBLE, "float32"),
+            "ended_scores": ops.full((batch, beams), IMPOSSIBLE, "float32"),
             "made": ops.as_scalar(0),
             "running": empty(),
             # One beam runs, its copies wait.
-            "scores": ops.where(self.is_copy, _IMPOSSIBLE, zero),
+            "scores": ops.where(self.is_copy, IMPOSSIBLE, zero),
             "source": ops.reshape(self.row, (rows,)),
             "tokens": repeat(tokens),
         }
@@ -193,7 +193,7 @@ class _Choice:
 
         # Finished sequences: the old ones against those that end now.
         counts = ends & self.counts & ~done
-        now = ops.where(counts, best / self.divisor(length), _IMPOSSIBLE)
+        now = ops.where(counts, best / self.divisor(length), IMPOSSIBLE)
         ended_scores, chosen = ops.top_k(
             ops.concatenate([state["ended_scores"], now], axis=1), beams
         )
@@ -204,14 +204,14 @@ class _Choice:
         )
 
         # Running sequences: the best M extensions that do not end.
-        scores, chosen = ops.top_k(ops.where(ends, _IMPOSSIBLE, best), beams)
+        scores, chosen = ops.top_k(ops.where(ends, IMPOSSIBLE, best), beams)
         source, tokens = self._at([origin], chosen), self._at([ids], chosen)
 
         # Scores are negative: the kindest penalty divides by the largest number.
         kindest = ops.maximum(self.longest, self.divisor(length + 1))
         hope = ops.max(scores, axis=1, keepdims=True) / kindest
         worst = ops.slice_axis(ended_scores, -1, None, axis=1)
-        full, beaten = worst > _IMPOSSIBLE / 2, hope <= worst
+        full, beaten = worst > IMPOSSIBLE / 2, hope <= worst
         more = length < self.limit  # at the limit what runs is scored, too
         return {
             "done": done | (full & (beaten | self.early_stopping) & more),
@@ -227,7 +227,7 @@ class _Choice:
         """Sequences int (B, n, L) and scores float (B, n), best first."""
         made = ops.maximum(state["made"], 1)
         still = state["scores"] / self.divisor(made)
-        still = ops.where(state["done"], _IMPOSSIBLE, still)
+        still = ops.where(state["done"], IMPOSSIBLE, still)
         scores, chosen = ops.top_k(
             ops.concatenate([state["ended_scores"], still], axis=1), self.beams
         )

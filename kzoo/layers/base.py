@@ -51,13 +51,15 @@ class Embedding(Emits, keras.layers.Embedding):
 
 @keras.saving.register_keras_serializable("kzoo")
 class LayerNormalization(Emits, keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization` over the last axis."""
+    """Keras's `LayerNormalization`; in ONNX over the last axis."""
 
     def call(self, inputs, training=False):
         """float (..., D) to float (..., D)."""
+        plain = _over_last_axis(self, inputs) and self.center and self.scale
         if ops.is_onnx(inputs):
+            _check_emits(self, plain)
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        if _on_tensorflow(self, inputs):
+        if plain and _on_tensorflow(self, inputs):
             from kzoo.ops.tensorflow import layer_norm
 
             return layer_norm(inputs, self.gamma, self.beta, self.epsilon, training)
@@ -66,11 +68,12 @@ class LayerNormalization(Emits, keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable("kzoo")
 class RMSNormalization(Emits, keras.layers.RMSNormalization):
-    """Keras's `RMSNormalization` over the last axis."""
+    """Keras's `RMSNormalization`; in ONNX over the last axis."""
 
     def call(self, inputs):
         """float (..., D) to float (..., D)."""
         if ops.is_onnx(inputs):
+            _check_emits(self, _over_last_axis(self, inputs))
             return ops.rms_norm(inputs, self.scale, self.epsilon)
         return super().call(inputs)
 
@@ -88,6 +91,19 @@ class Dropout(Emits, keras.layers.Dropout):
 
             return dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
+
+
+def _over_last_axis(layer, x):
+    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+    return list(axes) in ([-1], [len(x.shape) - 1])
+
+
+def _check_emits(layer, plain):
+    if not plain:
+        raise ValueError(
+            f"{layer.name} can be exported with the last axis, center and scale. "
+            f"Received: {layer.get_config()}."
+        )
 
 
 def _on_tensorflow(layer, x):

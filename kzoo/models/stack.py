@@ -126,9 +126,17 @@ class Stack(Model):
             float (B, N, T, S), one a layer.
 
         Raises:
-            ValueError: the sequence is longer than the learned positions.
+            ValueError: the sequence is longer than the learned positions; or memory is
+                missing where there is cross-attention, or given where there is none.
         """
         config = self.config
+        if config.cross_attention == (memory is None and projected is None):
+            raise ValueError(
+                f"{self.name} has {'' if config.cross_attention else 'no '}"
+                "cross-attention, so it must be called with"
+                f"{'' if config.cross_attention else 'out'} memory (or projected). "
+                f"Received: memory={memory}."
+            )
         length = key_length = ops.dim(token_ids, 1)
         if cache is not None:
             key_length = ops.dim(cache[0][0], 2)

@@ -1,7 +1,7 @@
-"""Training kernels for TensorFlow on CPUs, which fuses nothing.
+"""Kernels for TensorFlow, which fuses nothing on CPUs.
 
-There every pass over a tensor counts. These do in few passes what `keras.ops` does in
-many; JAX's XLA fuses the general form by itself.
+There every pass over a tensor counts, and every op where it runs eagerly. These do in
+few passes what `keras.ops` does in many; JAX's XLA fuses the general form by itself.
 """
 
 
@@ -93,9 +93,13 @@ def linear(x, kernel, bias=None, transposed=False):
     """
     import tensorflow as tf
 
-    x = tf.convert_to_tensor(x)
-    kernel = tf.cast(kernel, x.dtype)
-    flat = tf.reshape(x, (-1, x.shape[-1]))
+    x, kernel = tf.convert_to_tensor(x), tf.convert_to_tensor(kernel)
+    if x.dtype.is_floating:
+        kernel = tf.cast(kernel, x.dtype)
+    else:
+        x = tf.cast(x, kernel.dtype)
+    width = tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
+    flat = tf.reshape(x, (-1, width))
     y = tf.matmul(flat, kernel, transpose_b=transposed)
     if bias is not None:
         y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))

@@ -87,8 +87,9 @@ class Exports(Task):
     def _forward_cases(self, generator):
         cases = {}
         for text, shape, padding in (
-            ("batch 1, length 40", (1, 40), False),
+            ("batch 1, length 5", (1, 5), False),
             ("batch 3, length 12, padded", (3, 12), True),
+            ("batch 2, length 40", (2, 40), False),
         ):
             cases[text] = {
                 name: self._random_ids(generator, name, shape, padding)
@@ -99,9 +100,10 @@ class Exports(Task):
     def _generate_cases(self, generator):
         cases = {}
         for text, shape, limit, beams, count, penalty, early in (
+            ("greedy, batch 1", (1, 5), 2, 1, 1, 1.0, True),
             ("greedy, batch 3, padded", (3, 12), 4, 1, 1, 1.0, True),
             ("3 beams, 2 best, padded", (2, 9), 4, 3, 2, 0.6, True),
-            ("2 beams, exact stop, batch 1", (1, 7), 3, 2, 1, 1.0, False),
+            ("2 beams, exact stop, batch 1", (1, 7), 2, 2, 1, 1.0, False),
         ):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
             cases[text] = {

@@ -1,10 +1,13 @@
 """`generate`: prompts in any form, batches of like lengths, one compiled search."""
 
+import math
+import numbers
+
 import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.generation import CompiledFunction, search, shape_bucket
+from kzoo.generation import IMPOSSIBLE, CompiledFunction, search, shape_bucket
 from kzoo.tasks.task import Task
 from kzoo.tasks.text_data import is_text
 
@@ -62,7 +65,7 @@ class Generates(Task):
                 lengths, int (B, T), or a dict of int (B, T) and a padding mask.
             max_new_tokens: always bounds the result; the end token counts.
             beams: 1 is greedy search.
-            length_penalty: a sequence's score is log p / length ** length_penalty.
+            length_penalty: a number p; a sequence's score is log P / length ** p.
             early_stopping: see `kzoo.generation.search`.
             num_return_sequences: how many a prompt, best first; at most `beams`.
             return_scores: whether scores are returned, too.
@@ -72,8 +75,9 @@ class Generates(Task):
         Returns:
             For strings a list of strings, for ids a list of lists of int (new tokens
             without end and padding); a list of n of them a prompt with
-            `num_return_sequences=n > 1`; one string for one string. With
-            `return_scores` a pair with the scores, float (B,) or (B, n).
+            `num_return_sequences=n > 1`, fewer where no more exist; one string for one
+            string. With `return_scores` a pair with the scores, float (B,) or (B, n),
+            -inf for what does not exist.
 
         Raises:
             ValueError: no prompts, an option out of range, ids out of range, or
@@ -82,6 +86,16 @@ class Generates(Task):
         single = isinstance(inputs, str)
         texts = single or is_text(inputs)
         _check_options(max_new_tokens, beams, num_return_sequences, batch_size)
+        if not isinstance(length_penalty, numbers.Real) or not math.isfinite(
+            length_penalty
+        ):
+            raise ValueError(
+                f"length_penalty must be a finite number. Received: {length_penalty!r}."
+            )
+        if early_stopping not in (True, False):
+            raise ValueError(
+                f"early_stopping must be True or False. Received: {early_stopping!r}."
+            )
         prompts = (
             self.encode_prompts([inputs] if single else inputs)
             if texts
@@ -98,14 +112,14 @@ class Generates(Task):
             ids, mask = self._prompt_batch([prompts[i] for i in rows])
             sequences, values = run(ids, mask, max_new_tokens, length_penalty)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
-                results[row] = [self._trimmed(ids) for ids in sequence.tolist()]
-                scores[row] = value
+                real = value > IMPOSSIBLE / 2
+                results[row] = [self._trimmed(ids) for ids in sequence[real].tolist()]
+                scores[row] = np.where(real, value, -np.inf)
             if progress:
                 progress(len(rows))
         if texts:
-            flat = self.tokenizer.decode([ids for row in results for ids in row])
-            n = num_return_sequences
-            results = [flat[i : i + n] for i in range(0, len(flat), n)]
+            flat = iter(self.tokenizer.decode([ids for row in results for ids in row]))
+            results = [[next(flat) for _ in row] for row in results]
         if num_return_sequences == 1:
             results = [row[0] for row in results]
             scores = [value[0] for value in scores]
@@ -114,8 +128,12 @@ class Generates(Task):
 
     def _generate_function(self, capacity, *static):
         key = (capacity if keras.backend.backend() == "jax" else None, *static)
-        if not hasattr(self, "_generate_functions"):
-            self._generate_functions = _Untracked()
+        # A graph reads the variables of when it was traced, and LoRA adds some.
+        variables = tuple(map(id, self.variables))
+        known = getattr(self, "_generate_functions", None)
+        if known is None or known.variables != variables:
+            self._generate_functions = _Functions()
+            self._generate_functions.variables = variables
         if key not in self._generate_functions:
             beams, count, early_stopping = static
 
@@ -151,14 +169,9 @@ class Generates(Task):
         """Lists of real ids, from ids in any form."""
         mask = None
         if isinstance(inputs, dict):
+            self._check_keys(inputs, [self.prompt_input], [self.prompt_mask])
             mask = inputs.get(self.prompt_mask)
-            if self.prompt_input not in inputs:
-                raise ValueError(
-                    f"{self.name}.generate reads {self.prompt_input!r}. "
-                    f"Received the keys {sorted(inputs)}."
-                )
             inputs = inputs[self.prompt_input]
-        padded = getattr(inputs, "ndim", 1) == 2  # else rows have their own lengths
         rows = [np.asarray(row) for row in inputs]
         for row in rows:
             if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
@@ -168,9 +181,16 @@ class Generates(Task):
                 )
         pad = self.config.pad_token_id
         if mask is None:
-            return [(_stripped(row, pad) if padded else row).tolist() for row in rows]
+            return [row[row != pad].tolist() for row in rows]  # as `call` masks them
         mask = np.asarray(mask, bool)
         return [row[m].tolist() for row, m in zip(rows, mask, strict=True)]
+
+    def _check_keys(self, inputs, required, optional):
+        if not set(required) <= set(inputs) <= {*required, *optional}:
+            raise ValueError(
+                f"{self.name} reads {required}, and {optional} where given. "
+                f"Received the keys {sorted(inputs)}."
+            )
 
     def _check_prompts(self, prompts, max_new_tokens):
         if not prompts:
@@ -202,6 +222,9 @@ class Generates(Task):
 
         longest = max(1, max(len(ids) for ids in prompts))
         length, count = shape_bucket(longest), shape_bucket(len(prompts))
+        encoder = self.config.encoder
+        if encoder and encoder.positions == "learned":
+            length = min(length, encoder.max_sequence_length)
         # Rows that fill the bucket are copies: they end no later than the others.
         rows = list(prompts) + [prompts[-1]] * (count - len(prompts))
         pad, side = self.config.pad_token_id, self.prompt_side
@@ -221,12 +244,6 @@ class Generates(Task):
         return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
 
 
-def _stripped(row, pad):
-    """The ids without padding before and behind them."""
-    real = np.flatnonzero(row != pad)
-    return row[real[0] : real[-1] + 1] if real.size else row[:0]
-
-
 def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
     for name, value in dict(
         max_new_tokens=max_new_tokens,
@@ -234,7 +251,8 @@ def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
         num_return_sequences=num_return_sequences,
         batch_size=batch_size,
     ).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not integer or value < 1:
             raise ValueError(
                 f"{name} must be an integer of at least 1. Received: {value!r}."
             )
@@ -245,5 +263,9 @@ def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
         )
 
 
-class _Untracked(dict):
-    """A dict that Keras does not look into for layers and variables."""
+class _Functions(dict):
+    """Options to compiled functions; a dict that Keras does not look into.
+
+    Attributes:
+        variables: the identities of those that the functions read.
+    """

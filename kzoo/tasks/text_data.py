@@ -56,10 +56,12 @@ class LearnsText(Task):
                 x, y, batch_size, tokens_per_batch, shuffle=shuffle, seed=seed
             )
             steps = kwargs.pop("steps_per_epoch", None) or len(batches)
-            for callback in keras.tree.flatten(kwargs.get("callbacks") or []):
+            callbacks = kwargs.get("callbacks") or []
+            callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
+            for callback in keras.tree.flatten(callbacks):
                 if isinstance(callback, ResumableCheckpoint):
                     # It will go on from there: so must the order of the examples.
-                    initial_epoch = max(initial_epoch, callback.saved_epoch())
+                    initial_epoch = callback.saved_epoch() or initial_epoch
             x = self.pipeline(batches, start=initial_epoch * steps)
             y, batch_size, shuffle = None, None, False
             kwargs["steps_per_epoch"] = steps
@@ -114,6 +116,8 @@ class LearnsText(Task):
     def encode_text(self, x, y=None):
         """Inputs and targets of a batch of strings, padded on the right.
 
+        What learned positions have no room for is cut.
+
         Args:
             x: strings, or pairs of strings where the task has two sides.
             y: target strings, where the task has two sides.
@@ -123,9 +127,9 @@ class LearnsText(Task):
         """
         from kzoo.data import padded_batch
 
-        pad = self.config.pad_token_id
+        pad, lengths = self.config.pad_token_id, self._max_lengths() or {}
         batch = {
-            name: padded_batch(ids, pad_id=pad)
+            name: padded_batch([row[: lengths.get(name)] for row in ids], pad_id=pad)
             for name, ids in self.encode_examples(x, y).items()
         }
         return self._inputs_and_targets(batch)
@@ -195,6 +199,11 @@ class LearnsText(Task):
             spec = tf.nest.flatten(dataset.element_spec)
             if spec[0].dtype != tf.string:
                 return dataset
+            if any(part.dtype != tf.string for part in spec):
+                raise ValueError(
+                    f"{self.name} reads pipelines of strings: text, or (source, target)"
+                    f". Received elements of {dataset.element_spec}."
+                )
             width = len(tf.nest.flatten(self._signature()))
 
             def numpy_encode(*texts):
@@ -210,6 +219,14 @@ class LearnsText(Task):
                 return dict(zip(sorted(self._signature()), ids, strict=False)), ids[-1]
 
             return dataset.map(encode, num_parallel_calls=1)
+        if _is_grain(dataset) and not hasattr(dataset, "map"):  # a DataLoader
+            first = next(iter(dataset))
+            if self._tokenized_element(first) is first:
+                return dataset
+            raise ValueError(
+                f"{self.name} reads strings from grain.MapDataset and IterDataset. "
+                f"Received: {type(dataset).__name__}."
+            )
         if _is_grain(dataset):
             batches = dataset.map(self._tokenized_element)
             if keras.backend.backend() != "tensorflow":

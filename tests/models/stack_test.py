@@ -428,3 +428,12 @@ def test_configs_of_another_kind_are_refused():
         Decoder(stack())
     with pytest.raises(ValueError, match="encoder and a decoder.*Received: encoder"):
         EncoderDecoder(ModelConfig(encoder=stack()))
+
+
+def test_memory_goes_with_cross_attention():
+    ids, memory = np.ones((2, 4), "int32"), np.zeros((2, 3, 16), "float32")
+    reads = Decoder(stack(causal=True, cross_attention=True))
+    with pytest.raises(ValueError, match="must be called with memory"):
+        reads(ids)
+    with pytest.raises(ValueError, match="must be called without memory"):
+        Decoder(stack(causal=True))(ids, memory=memory)

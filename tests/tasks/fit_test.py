@@ -271,6 +271,39 @@ def test_a_fit_that_never_began_leaves_no_epoch_behind(tmp_path):
     assert model.fit(**data, epochs=1).epoch == [0]
 
 
+@pytest.mark.parametrize("in_list", [False, True])
+def test_a_checkpoint_alone_says_which_examples_come_next(
+    tmp_path, in_list, monkeypatch
+):
+    model = compiled(causal(), eager=True)
+    resumable = ResumableCheckpoint(tmp_path / "resume.npz")
+    model.fit(WORDS[:8], batch_size=4, callbacks=[resumable], verbose=0)
+    starts, pipeline = [], model.pipeline
+
+    def remembered(batches, **options):
+        starts.append(options["start"])
+        return pipeline(batches, **options)
+
+    monkeypatch.setattr(model, "pipeline", remembered)
+    callbacks = [resumable]
+    if in_list:
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_history=True, model=model
+        )
+    options = dict(batch_size=4, epochs=4, initial_epoch=3, verbose=0)
+    history = model.fit(WORDS[:8], callbacks=callbacks, **options)
+    assert starts == [2] and history.epoch == [1, 2, 3]
+
+
+def test_strings_are_cut_to_the_learned_positions_on_every_pipeline():
+    model = compiled(causal(positions="learned", max_sequence_length=3), eager=True)
+    words = ["abcd" * 3, "ab"]
+    with pytest.warns(UserWarning, match="1 of 2 examples were cut"):
+        model.fit(words, shuffle=False, verbose=0)
+    model.fit(grain.MapDataset.source(words).batch(2), verbose=0)
+    assert model.predict(words, verbose=0).shape[1] == 3
+
+
 # Refusals.
 
 
@@ -289,3 +322,14 @@ def test_what_cannot_be_read_is_refused():
         kzoo.CausalLM.from_size("tiny", TOKENIZER, vocabulary_size=5)
     with pytest.raises(ValueError, match="a tokenizer or a vocabulary_size"):
         kzoo.CausalLM.from_size("tiny")
+    inputs, targets = seq2seq_ids(WORDS[:2], WORDS[:2])
+    inputs["encoder_padding_maks"] = inputs["encoder_token_ids"] != 0
+    with pytest.raises(ValueError, match="encoder_padding_maks"):
+        compiled(seq2seq(), eager=True).fit(inputs, targets, verbose=0)
+    loader = grain.DataLoader(
+        data_source=WORDS[:8],
+        sampler=grain.samplers.IndexSampler(8, num_epochs=1, seed=0),
+        operations=[grain.transforms.Batch(4)],
+    )
+    with pytest.raises(ValueError, match="grain.MapDataset and IterDataset"):
+        compiled(causal(), eager=True).fit(loader, verbose=0)

@@ -104,6 +104,45 @@ def test_a_second_call_of_the_same_bucket_traces_nothing():
         assert traces() == 1  # one graph for every shape
 
 
+def test_generation_follows_lora():
+    model = make(kzoo.CausalLM)
+    before = model.generate([[5, 6]], max_new_tokens=8, return_scores=True)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2)
+            layer.lora_kernel_b.assign(layer.lora_kernel_b + 0.5)
+    after = model.generate([[5, 6]], max_new_tokens=8, return_scores=True)
+    assert after[0][0] == naive(model, [5, 6], 8)
+    assert abs(after[1][0] / before[1][0] - 1) > 0.01
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_padding_is_no_token_wherever_it_stands(kind):
+    model = make(kind)
+    want, score = model.generate([[5, 7, 8]], max_new_tokens=4, return_scores=True)
+    for row in ([5, 0, 7, 8], [0, 5, 7, 0, 8, 0]):
+        for prompt in ([row], np.array([row]), {model.prompt_input: [row]}):
+            got = model.generate(prompt, max_new_tokens=4, return_scores=True)
+            assert got[0] == want
+            np.testing.assert_allclose(got[1], score, rtol=1e-5)
+
+
+def test_only_sequences_that_exist_are_returned():
+    model = make(kzoo.Seq2SeqLM)
+    options = dict(max_new_tokens=1, beams=30, num_return_sequences=30)
+    found, scores = model.generate([[5, 6, 7]], return_scores=True, **options)
+    assert len(found[0]) == VOCABULARY  # one token each
+    assert np.isfinite(scores[0, :VOCABULARY]).all()
+    assert (scores[0, VOCABULARY:] == -np.inf).all()
+
+
+@pytest.mark.parametrize("length", [8, 9, 10])
+def test_a_prompt_may_fill_the_learned_positions(length):
+    model = make(kzoo.Seq2SeqLM, positions="learned", max_sequence_length=10)
+    ids = [3 + i % 5 for i in range(length)]
+    assert model.generate([ids], max_new_tokens=4)[0] == naive(model, ids, 4)
+
+
 def test_generation_follows_new_weights():
     model = make(kzoo.CausalLM, tie_head=False)
     before = model.generate([[5, 6]], max_new_tokens=8)
@@ -141,7 +180,11 @@ def test_strings_in_strings_out():
         ([[-1]], {}, "must be in"),
         ([[0.5]], {}, "integer ids"),
         (["text"], {}, "no tokenizer"),
-        ({"ids": [[1]]}, {}, "reads 'token_ids'"),
+        ({"ids": [[1]]}, {}, "reads .'token_ids'.*the keys .'ids'"),
+        ({"token_ids": [[1]], "mask": [[1]]}, {}, "the keys .'mask', 'token_ids'"),
+        ([[5]], {"length_penalty": float("nan")}, "length_penalty must be a finite"),
+        ([[5]], {"length_penalty": "1"}, "length_penalty must be a finite"),
+        ([[5]], {"early_stopping": "never"}, "early_stopping must be True or False"),
     ],
 )
 def test_bad_input_is_named(prompts, options, message):
