@@ -100,9 +100,8 @@ class Exports(Task):
     def _generate_cases(self, generator):
         cases = {}
         for text, shape, limit, beams, count, penalty, early in (
-            ("greedy, batch 1", (1, 5), 2, 1, 1, 1.0, True),
-            ("greedy, batch 3, padded", (3, 12), 4, 1, 1, 1.0, True),
-            ("3 beams, 2 best, padded", (2, 9), 4, 3, 2, 0.6, True),
+            ("greedy, batch 3, padded", (3, 12), 3, 1, 1, 1.0, True),
+            ("3 beams, 2 best, padded", (2, 9), 3, 3, 2, 0.6, True),
             ("2 beams, exact stop, batch 1", (1, 7), 2, 2, 1, 1.0, False),
         ):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
