@@ -3,6 +3,7 @@
 import keras
 
 from kzoo import ops
+from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 
 
@@ -60,9 +61,9 @@ class LayerNormalization(Emits, keras.layers.LayerNormalization):
             _check_emits(self, plain)
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
         if plain and _on_tensorflow(self, inputs):
-            from kzoo.ops.tensorflow import layer_norm
-
-            return layer_norm(inputs, self.gamma, self.beta, self.epsilon, training)
+            return tensorflow.layer_norm(
+                inputs, self.gamma, self.beta, self.epsilon, training
+            )
         return super().call(inputs)
 
 
@@ -87,9 +88,7 @@ class Dropout(Emits, keras.layers.Dropout):
         if ops.is_onnx(inputs):
             return inputs
         if training and 0 < self.rate <= 255 / 256 and _on_tensorflow(self, inputs):
-            from kzoo.ops.tensorflow import dropout
-
-            return dropout(inputs, self.rate, self.seed_generator.next())
+            return tensorflow.dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
 
 

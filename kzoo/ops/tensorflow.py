@@ -105,9 +105,7 @@ def linear(x, kernel, bias=None, transposed=False):
         y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))
     if x.shape.rank == 2:
         return y
-    sizes = x.shape[:-1].as_list()
+    sizes = [*x.shape[:-1], y.shape[-1]]
     if sizes.count(None) > 1:
-        return tf.reshape(y, tf.concat([tf.shape(x)[:-1], [y.shape[-1]]], 0))
-    return tf.reshape(
-        y, [*(-1 if size is None else size for size in sizes), y.shape[-1]]
-    )
+        return tf.reshape(y, tf.concat([tf.shape(x)[:-1], sizes[-1:]], 0))
+    return tf.reshape(y, [-1 if size is None else size for size in sizes])

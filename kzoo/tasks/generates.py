@@ -85,17 +85,14 @@ class Generates(Task):
         """
         single = isinstance(inputs, str)
         texts = single or is_text(inputs)
-        _check_options(max_new_tokens, beams, num_return_sequences, batch_size)
-        if not isinstance(length_penalty, numbers.Real) or not math.isfinite(
-            length_penalty
-        ):
-            raise ValueError(
-                f"length_penalty must be a finite number. Received: {length_penalty!r}."
-            )
-        if early_stopping not in (True, False):
-            raise ValueError(
-                f"early_stopping must be True or False. Received: {early_stopping!r}."
-            )
+        _check_options(
+            max_new_tokens,
+            beams,
+            num_return_sequences,
+            batch_size,
+            length_penalty,
+            early_stopping,
+        )
         prompts = (
             self.encode_prompts([inputs] if single else inputs)
             if texts
@@ -244,7 +241,14 @@ class Generates(Task):
         return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
 
 
-def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
+def _check_options(
+    max_new_tokens,
+    beams,
+    num_return_sequences,
+    batch_size,
+    length_penalty,
+    early_stopping,
+):
     for name, value in dict(
         max_new_tokens=max_new_tokens,
         beams=beams,
@@ -260,6 +264,15 @@ def _check_options(max_new_tokens, beams, num_return_sequences, batch_size):
         raise ValueError(
             "num_return_sequences must be at most beams. Received: "
             f"num_return_sequences={num_return_sequences}, beams={beams}."
+        )
+    number = isinstance(length_penalty, numbers.Real)
+    if not number or not math.isfinite(length_penalty):
+        raise ValueError(
+            f"length_penalty must be a finite number. Received: {length_penalty!r}."
+        )
+    if early_stopping not in (True, False):
+        raise ValueError(
+            f"early_stopping must be True or False. Received: {early_stopping!r}."
         )
 
 

@@ -219,15 +219,15 @@ class LearnsText(Task):
                 return dict(zip(sorted(self._signature()), ids, strict=False)), ids[-1]
 
             return dataset.map(encode, num_parallel_calls=1)
-        if _is_grain(dataset) and not hasattr(dataset, "map"):  # a DataLoader
-            first = next(iter(dataset))
-            if self._tokenized_element(first) is first:
-                return dataset
-            raise ValueError(
-                f"{self.name} reads strings from grain.MapDataset and IterDataset. "
-                f"Received: {type(dataset).__name__}."
-            )
         if _is_grain(dataset):
+            if not hasattr(dataset, "map"):  # a DataLoader
+                first = next(iter(dataset))
+                if self._tokenized_element(first) is first:
+                    return dataset
+                raise ValueError(
+                    f"{self.name} reads strings from grain.MapDataset and IterDataset. "
+                    f"Received: {type(dataset).__name__}."
+                )
             batches = dataset.map(self._tokenized_element)
             if keras.backend.backend() != "tensorflow":
                 return batches

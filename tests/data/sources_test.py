@@ -74,8 +74,10 @@ def test_a_folder_has_a_file_a_language_and_split(tmp_path):
         load_pairs(tmp_path)
 
 
+@pytest.mark.tensorflow
 def test_a_folder_reads_as_translate_folder_of_tfds_reads_it(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets")
+    import tensorflow_datasets as tfds
+
     write(tmp_path / "en.train.txt", "one\ntwo\n")
     write(tmp_path / "de.train.txt", "eins\nzwei\n")
     builder = tfds.folder_dataset.TranslateFolder(str(tmp_path))
@@ -176,8 +178,8 @@ def test_real_parallel_files_have_their_published_sizes():
 
 
 @needs_tfds_data
+@pytest.mark.tensorflow
 def test_prepared_tfds_data_sets_are_read(monkeypatch):
-    pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(SHARED / "tfds"))
     pairs = load_pairs("tfds:imdb_reviews", split="test[:4]")
     assert len(pairs) == 4
@@ -195,12 +197,13 @@ def test_prepared_tfds_data_sets_are_read(monkeypatch):
         load_pairs("tfds:imdb_reviews", columns=("text", "stars"))
 
 
+@pytest.mark.tensorflow
 def test_an_unknown_tfds_data_set_is_named_with_its_like():
-    pytest.importorskip("tensorflow_datasets")
     with pytest.raises(DataError, match="no data set 'imdb_review'.*imdb_reviews"):
         load_pairs("tfds:imdb_review")
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -211,14 +214,15 @@ def test_an_unknown_tfds_data_set_is_named_with_its_like():
     ],
 )
 def test_a_wrong_config_or_version_of_tfds_is_named(name, message):
-    pytest.importorskip("tensorflow_datasets")
     with pytest.raises(DataError, match=message):
         load_pairs(f"tfds:{name}")
 
 
+@pytest.mark.tensorflow
 def test_a_tfds_feature_that_is_no_text_is_named_with_its_shape(monkeypatch):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
     row = {"image": tf.zeros((28, 28, 1)), "label": tf.constant(3), "text": " a "}
     builder = SimpleNamespace(
         is_prepared=lambda: True,
@@ -231,8 +235,8 @@ def test_a_tfds_feature_that_is_no_text_is_named_with_its_shape(monkeypatch):
         load_pairs("tfds:mnist")
 
 
+@pytest.mark.tensorflow
 def test_an_unprepared_tfds_data_set_offline_is_an_error_at_once(monkeypatch, tmp_path):
-    pytest.importorskip("tensorflow_datasets")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
