@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that has it.
 _EXPORTS = {
+    "AttentionRecorder": "kzoo.models",
     "CausalLM": "kzoo.tasks",
     "Decoder": "kzoo.models",
     "Encoder": "kzoo.models",
@@ -22,6 +23,7 @@ _EXPORTS = {
     "load_model": "kzoo.tasks",
     "load_task": "kzoo.tasks",
     "load_tokenizer": "kzoo.tokenizers",
+    "token_saliency": "kzoo.models",
 }
 
 _SUBMODULES = {

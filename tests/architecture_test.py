@@ -173,7 +173,7 @@ def test_importing_kzoo_imports_no_keras():
 def test_an_unknown_name_is_an_error_that_lists_the_known():
     import kzoo
 
-    with pytest.raises(AttributeError, match="Public names: CausalLM"):
+    with pytest.raises(AttributeError, match="Public names: .*CausalLM"):
         kzoo.Encodr  # noqa: B018
     assert {"ModelConfig", "tasks", "__version__"} <= set(dir(kzoo))
 

@@ -128,22 +128,25 @@ def cross_attention(model, source):
         labels, the tokens read.
     """
     import numpy as np
-    from keras import ops
+
+    from kzoo.models import AttentionRecorder
 
     (ids,) = model.encode_prompts([source])
     (found,) = model.generate([ids], max_new_tokens=12)
     config = model.config
-    memory, mask = model.encode({"encoder_token_ids": np.array([ids], np.int32)})
-    _, weights = model.decoder(
-        np.array([[config.start_token_id, *found]], np.int32),
-        memory=memory,
-        memory_padding_mask=mask,
-        return_weights=True,
-    )
+    with AttentionRecorder(model) as recorder:
+        model(
+            {
+                "encoder_token_ids": np.array([ids], np.int32),
+                "decoder_token_ids": np.array(
+                    [[config.start_token_id, *found]], np.int32
+                ),
+            }
+        )
     # Row t of the weights chose token t of the result, which ends with the end token.
     written = [*found, config.end_token_id]
     return (
-        [ops.convert_to_numpy(layer) for layer in weights["cross_attention"]],
+        recorder.maps("cross_attention"),
         ["end" if i == config.end_token_id else _token(model, i) for i in written],
         ["end" if i == config.end_token_id else _token(model, i) for i in ids],
     )
