@@ -20,6 +20,8 @@ _EXPORTS = {
     "SentencePieceTokenizer": "kzoo.tokenizers",
     "Seq2SeqLM": "kzoo.tasks",
     "StackConfig": "kzoo.config",
+    "TextClassifier": "kzoo.tasks",
+    "TextRegressor": "kzoo.tasks",
     "load_model": "kzoo.tasks",
     "load_task": "kzoo.tasks",
     "load_tokenizer": "kzoo.tokenizers",

@@ -1,5 +1,6 @@
 """The batches: an endless sequence with random access, for `fit` as a pipeline."""
 
+import copy
 import dataclasses
 import functools
 import sys
@@ -85,6 +86,21 @@ class BucketedBatches:
             for _, rows, indices in buckets
         ]
         self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
+        self._functions = ()
+
+    def map(self, function):
+        """These batches with each put through a function.
+
+        Args:
+            function: of (batch, index) to a batch. What is random in it should follow
+                from the index, so that a training resumes with the same batches.
+
+        Returns:
+            `BucketedBatches`.
+        """
+        mapped = copy.copy(self)
+        mapped._functions = (*self._functions, function)
+        return mapped
 
     @property
     def shapes(self):
@@ -140,6 +156,8 @@ class BucketedBatches:
                 length, offset = self._lengths[example, feature], offsets[example]
                 batch[name][row, :length] = values[offset : offset + length]
             feature += 1
+        for function in self._functions:
+            batch = function(batch, int(index))
         return batch
 
     def __getstate__(self):

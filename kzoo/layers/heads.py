@@ -3,7 +3,7 @@
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Layer
+from kzoo.layers.base import Dense, Dropout, Layer
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -59,3 +59,79 @@ class LanguageModelHead(Layer):
             return ops.linear(x, self.kernel, self.bias)
         logits = self.tied_to.attend(x)
         return ops.add_bias(logits, self.bias) if self.use_bias else logits
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class PredictionHead(Layer):
+    """Numbers of a state or a pooled vector: one linear layer, or two.
+
+    Paper: Devlin et al., 2019, https://arxiv.org/abs/1810.04805, whose pooler is the
+    inner layer, with "tanh".
+
+    Args:
+        units: C, how many numbers.
+        hidden_dim: D.
+        hidden_activation: adds an inner linear layer (D, D) with it, one of
+            `ops.ACTIVATIONS`; `None` for none.
+        dropout: rate on what the outer linear layer reads, while training.
+        kernel_initializer: of the linear layers.
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    def __init__(
+        self,
+        units,
+        hidden_dim,
+        hidden_activation=None,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if hidden_activation not in (None, *ops.ACTIVATIONS):
+            raise ValueError(
+                "PredictionHead.hidden_activation must be None or one of "
+                f"{list(ops.ACTIVATIONS)}. Received: {hidden_activation!r}."
+            )
+        self.units, self.hidden_dim = units, hidden_dim
+        self.hidden_activation, self.dropout = hidden_activation, dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+        def linear(name, width):
+            return Dense(
+                width,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.hidden = linear("hidden", hidden_dim) if hidden_activation else None
+        self.input_dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.output_projection = linear("output", units)
+
+    def build(self, *_):
+        """Builds the linear layers."""
+        shape = (None, self.hidden_dim)
+        if self.hidden is not None:
+            self.hidden.build(shape)
+        self.output_projection.build(shape)
+        self.built = True
+
+    def call(self, x, training=None):
+        """float (..., D) to float (..., C)."""
+        if self.hidden is not None:
+            x = ops.ACTIVATIONS[self.hidden_activation](self.hidden(x))
+        return self.output_projection(self.input_dropout(x, training=training))
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "hidden_dim": self.hidden_dim,
+            "hidden_activation": self.hidden_activation,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -3,5 +3,13 @@
 from kzoo.tasks.causal_lm import CausalLM
 from kzoo.tasks.seq2seq_lm import Seq2SeqLM
 from kzoo.tasks.task import load_model, load_task
+from kzoo.tasks.text_classifier import TextClassifier, TextRegressor
 
-__all__ = ["CausalLM", "Seq2SeqLM", "load_model", "load_task"]
+__all__ = [
+    "CausalLM",
+    "Seq2SeqLM",
+    "TextClassifier",
+    "TextRegressor",
+    "load_model",
+    "load_task",
+]

@@ -21,7 +21,7 @@ class CausalLM(LanguageModel):
         >>> model.generate(["Once upon"], max_new_tokens=20)
     """
 
-    architecture = "decoder"
+    architectures = ("decoder",)
     decoder_input = "token_ids"
 
     def _signature(self):

@@ -1,4 +1,4 @@
-"""What the artifacts of a language model offer, and the inputs that verify them."""
+"""What the artifacts of a task offer, and the inputs that verify them."""
 
 import numpy as np
 
@@ -7,18 +7,77 @@ from kzoo.tasks.task import Task
 
 
 class Exports(Task):
+    """The function `forward` of a task; it gives `_signature()` and `output_axes`."""
+
+    # Name of each output to its axes after "batch"; an int is fixed.
+    output_axes: dict
+
+    def named_outputs(self, inputs):
+        """What an artifact's `forward` gives: a tensor for each of `output_axes`."""
+        (name,) = self.output_axes
+        return {name: self(inputs, training=False)}
+
+    def export_functions(self):
+        """What an artifact of this task offers."""
+        return [
+            Function(
+                "forward",
+                tuple(self._argument(name) for name in self._signature()),
+                {name: ("batch", *axes) for name, axes in self.output_axes.items()},
+                self.named_outputs,
+                self._forward_cases,
+            )
+        ]
+
+    def _argument(self, name):
+        return Argument(name, "int32", ("batch", self._axis(name)))
+
+    def _axis(self, name):
+        return "sequence"
+
+    def _random_ids(self, generator, name, shape, padding=False):
+        """Ids of no special meaning; with `padding` rows get shorter and shorter."""
+        stack = self.encoder if name.startswith("encoder") else self.stack
+        stack = stack.config
+        length = min(shape[1], stack.max_sequence_length // 2 or 1)
+        if name == "segment_ids":
+            return generator.integers(
+                0, stack.num_segments, (shape[0], length), "int32"
+            )
+        ids = generator.integers(0, stack.vocabulary_size, (shape[0], length))
+        special = (self.config.pad_token_id, self.config.end_token_id)
+        allowed = [i for i in range(stack.vocabulary_size) if i not in special]
+        ids = np.where(np.isin(ids, special), allowed[0] if allowed else 0, ids)
+        if padding:
+            for row in range(1, shape[0]):
+                ids[row, max(1, length - row * length // shape[0]) :] = special[0]
+        return ids.astype("int32")
+
+    def _forward_cases(self, generator):
+        cases = {}
+        for text, shape, padding in (
+            ("batch 1, length 5", (1, 5), False),
+            ("batch 3, length 12, padded", (3, 12), True),
+            ("batch 2, length 40", (2, 40), False),
+        ):
+            cases[text] = {
+                name: self._random_ids(generator, name, shape, padding)
+                for name in self._signature()
+            }
+        return cases
+
+
+class ExportsGeneration(Exports):
     """The functions `forward` and `generate` of a task that can search."""
+
+    @property
+    def output_axes(self):
+        """Logits of the next token at every position."""
+        size = self.config.decoder.vocabulary_size
+        return {"logits": (self._axis(self.decoder_input), size)}
 
     def export_functions(self):
         """What an artifact of this task offers: `forward` and `generate`."""
-        ids = [
-            Argument(name, "int32", ("batch", self._axis(name)))
-            for name in self._signature()
-        ]
-        prompt = next(a for a in ids if a.name == self.prompt_input)
-
-        def forward(inputs):
-            return {"logits": self(inputs, training=False)}
 
         def generate(inputs):
             limit = inputs["max_new_tokens"]
@@ -29,19 +88,12 @@ class Exports(Task):
             )
             return {"sequences": sequences, "scores": scores}
 
-        vocabulary_size = self.config.decoder.vocabulary_size
         return [
-            Function(
-                "forward",
-                tuple(ids),
-                {"logits": ("batch", self._axis(self.decoder_input), vocabulary_size)},
-                forward,
-                self._forward_cases,
-            ),
+            *super().export_functions(),
             Function(
                 "generate",
                 (
-                    prompt,
+                    self._argument(self.prompt_input),
                     Argument("max_new_tokens", "int32", default=self._room(128)),
                     Argument("beams", "int32", default=1),
                     Argument("num_return_sequences", "int32", default=1),
@@ -69,33 +121,6 @@ class Exports(Task):
             return count
         limit = decoder.max_sequence_length
         return min(count, limit if self.config.encoder else max(1, limit // 2))
-
-    def _random_ids(self, generator, name, shape, padding=False):
-        """Ids of no special meaning; with `padding` rows get shorter and shorter."""
-        encoder = name.startswith("encoder")
-        stack = self.config.encoder if encoder else self.config.decoder
-        length = min(shape[1], stack.max_sequence_length // 2 or 1)
-        ids = generator.integers(0, stack.vocabulary_size, (shape[0], length))
-        special = (self.config.pad_token_id, self.config.end_token_id)
-        allowed = [i for i in range(stack.vocabulary_size) if i not in special]
-        ids = np.where(np.isin(ids, special), allowed[0] if allowed else 0, ids)
-        if padding:
-            for row in range(1, shape[0]):
-                ids[row, max(1, length - row * length // shape[0]) :] = special[0]
-        return ids.astype("int32")
-
-    def _forward_cases(self, generator):
-        cases = {}
-        for text, shape, padding in (
-            ("batch 1, length 5", (1, 5), False),
-            ("batch 3, length 12, padded", (3, 12), True),
-            ("batch 2, length 40", (2, 40), False),
-        ):
-            cases[text] = {
-                name: self._random_ids(generator, name, shape, padding)
-                for name in self._signature()
-            }
-        return cases
 
     def _generate_cases(self, generator):
         cases = {}

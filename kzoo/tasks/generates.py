@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.generation import IMPOSSIBLE, CompiledFunction, search, shape_bucket
+from kzoo.generation import IMPOSSIBLE, search, shape_bucket
 from kzoo.tasks.task import Task
 from kzoo.tasks.text_data import is_text
 
@@ -123,39 +123,30 @@ class Generates(Task):
         results = results[0] if single else results
         return (results, np.array(scores)) if return_scores else results
 
-    def _generate_function(self, capacity, *static):
-        key = (capacity if keras.backend.backend() == "jax" else None, *static)
-        # A graph reads the variables of when it was traced, and LoRA adds some.
-        variables = tuple(map(id, self.variables))
-        known = getattr(self, "_generate_functions", None)
-        if known is None or known.variables != variables:
-            self._generate_functions = _Functions()
-            self._generate_functions.variables = variables
-        if key not in self._generate_functions:
-            beams, count, early_stopping = static
+    def _generate_function(self, capacity, beams, count, early_stopping):
+        capacity = capacity if keras.backend.backend() == "jax" else None
 
-            def function(ids, mask, max_new_tokens, length_penalty):
-                inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-                options = dict(
-                    max_new_tokens=max_new_tokens,
-                    beams=beams,
-                    num_return_sequences=count,
-                    length_penalty=length_penalty,
-                    early_stopping=early_stopping,
-                )
-                return self.search(inputs, options, capacity)
-
-            self._generate_functions[key] = CompiledFunction(
-                self,
-                function,
-                [
-                    ((None, None), "int32"),
-                    ((None, None), "bool"),
-                    ((), "int32"),
-                    ((), "float32"),
-                ],
+        def function(ids, mask, max_new_tokens, length_penalty):
+            inputs = {self.prompt_input: ids, self.prompt_mask: mask}
+            options = dict(
+                max_new_tokens=max_new_tokens,
+                beams=beams,
+                num_return_sequences=count,
+                length_penalty=length_penalty,
+                early_stopping=early_stopping,
             )
-        return self._generate_functions[key]
+            return self.search(inputs, options, capacity)
+
+        return self.compiled_function(
+            ("generate", capacity, beams, count, early_stopping),
+            function,
+            [
+                ((None, None), "int32"),
+                ((None, None), "bool"),
+                ((), "int32"),
+                ((), "float32"),
+            ],
+        )
 
     @property
     def prompt_mask(self):
@@ -274,11 +265,3 @@ def _check_options(
         raise ValueError(
             f"early_stopping must be True or False. Received: {early_stopping!r}."
         )
-
-
-class _Functions(dict):
-    """Options to compiled functions; a dict that Keras does not look into.
-
-    Attributes:
-        variables: the identities of those that the functions read.
-    """

@@ -1,16 +1,15 @@
 """What language models share: stacks, the head, next-token targets."""
 
 from kzoo import ops
-from kzoo.config import ModelConfig
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
-from kzoo.models.encoder_decoder import make_stacks
-from kzoo.tasks.exported import Exports
+from kzoo.tasks.exported import ExportsGeneration
 from kzoo.tasks.generates import Generates
 from kzoo.tasks.text_data import LearnsText
+from kzoo.training import Adam, Perplexity, TokenAccuracy, WarmupInverseSquareRoot
 
 
-class LanguageModel(LearnsText, Generates, Exports):
+class LanguageModel(LearnsText, Generates, ExportsGeneration):
     """Stacks, a head over the decoder's states, and next-token targets.
 
     Args:
@@ -18,16 +17,8 @@ class LanguageModel(LearnsText, Generates, Exports):
         tokenizer: for strings.
     """
 
-    architecture: str
-
     def __init__(self, config, tokenizer=None, **kwargs):
-        if config.architecture != self.architecture:
-            raise ValueError(
-                f"{type(self).__name__} needs a config of architecture "
-                f"{self.architecture!r}. Received: {config.architecture!r}."
-            )
         super().__init__(config, tokenizer=tokenizer, **kwargs)
-        self.encoder, self.decoder = make_stacks(self.config, self.dtype_policy)
         decoder = self.config.decoder
         self.head = LanguageModelHead(
             decoder.vocabulary_size,
@@ -41,34 +32,37 @@ class LanguageModel(LearnsText, Generates, Exports):
         )
         self.build()
 
-    @classmethod
-    def from_size(cls, size, tokenizer=None, vocabulary_size=None, **changes):
-        """A new model of a named size (see `ModelConfig.from_size`).
+    @property
+    def ignore_id(self):
+        """Padding, which the loss and the metrics leave out."""
+        return self.config.pad_token_id
 
-        Args:
-            size: a key of `kzoo.config.SIZES`.
-            tokenizer: for strings; it also gives the vocabulary size.
-            vocabulary_size: needed without a tokenizer.
-            **changes: fields of the configs, or `name` and `dtype` of the model.
-        """
-        if vocabulary_size is None:
-            if tokenizer is None:
-                raise ValueError("from_size needs a tokenizer or a vocabulary_size.")
-            vocabulary_size = tokenizer.vocabulary_size
-        own = {k: changes.pop(k) for k in ("name", "dtype") if k in changes}
-        config = ModelConfig.from_size(
-            size, cls.architecture, vocabulary_size, **changes
+    def default_optimizer(self):
+        """The paper's (section 5.3), with gradients clipped to norm 1."""
+        return Adam(
+            WarmupInverseSquareRoot(self.config.decoder.hidden_dim),
+            beta_2=0.98,
+            epsilon=1e-9,
+            global_clipnorm=1.0,
         )
-        return cls(config, tokenizer=tokenizer, **own)
 
-    def build(self, *_):
-        """Builds stacks and head inside this model's name scope."""
-        if self.built:
-            return
-        for part in (self.encoder, self.decoder, self.head):
-            if part is not None:
-                part.build()
-        self.built = True
+    def default_metrics(self):
+        """Token accuracy and perplexity."""
+        return [TokenAccuracy(self.ignore_id), Perplexity(self.ignore_id)]
+
+    def _max_lengths(self):
+        lengths = {}
+        for name in self._signature():
+            is_decoder = name == self.decoder_input
+            stack = self.config.decoder if is_decoder else self.config.encoder
+            if stack.positions == "learned":
+                # The decoder reads all but the last id, which is only predicted.
+                lengths[name] = stack.max_sequence_length + is_decoder
+        return lengths or None
+
+    def _inputs_and_targets(self, batch):
+        full = batch[self.decoder_input]
+        return {**batch, self.decoder_input: full[:, :-1]}, full[:, 1:]
 
     def targets(self, x):
         """What each decoder position should predict: the token after it, then padding.

@@ -22,8 +22,9 @@ class Seq2SeqLM(LanguageModel):
         ['Ein Mann fährt Fahrrad.']
     """
 
-    architecture = "encoder_decoder"
+    architectures = ("encoder_decoder",)
     decoder_input = "decoder_token_ids"
+    one_example = (["a"], ["a"])
 
     def _signature(self):
         return ("decoder_token_ids", "encoder_token_ids")

@@ -1,34 +1,49 @@
 """What all tasks share: compile defaults, weights by name, saving, export."""
 
+import inspect
 import json
 from pathlib import Path
 
 import keras
 
 from kzoo.config import ModelConfig
+from kzoo.generation import CompiledFunction
+from kzoo.models.encoder_decoder import make_stacks
 from kzoo.models.stack import Model
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.training import (
     Adam,
     MaskedCrossEntropy,
-    Perplexity,
+    MaskedLoss,
     TokenAccuracy,
-    WarmupInverseSquareRoot,
 )
-from kzoo.training.loss_tracker import TokenWeightedLoss
+from kzoo.training.loss_tracker import WeightedLoss
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
 class Task(Model):
-    """A model with a head, a tokenizer and the verbs of a user.
+    """Stacks, a head, a tokenizer and the verbs of a user.
+
+    A subclass makes `self.head` and calls `self.build()`; it says which
+    `architectures` it can have, the first by default, and in `options` what it is
+    given besides.
 
     Args:
         config: a `ModelConfig`.
         tokenizer: a `kzoo.tokenizers.Tokenizer`, needed for strings.
     """
 
+    architectures: tuple[str, ...]
+    ignore_id = -1  # the target that losses and metrics leave out
+
     def __init__(self, config, tokenizer=None, **kwargs):
+        if config.architecture not in self.architectures:
+            raise ValueError(
+                f"{type(self).__name__} needs a config of architecture "
+                f"{' or '.join(map(repr, self.architectures))}. "
+                f"Received: {config.architecture!r}."
+            )
         super().__init__(**kwargs)
         if tokenizer is not None:
             smallest = min(
@@ -49,6 +64,70 @@ class Task(Model):
             )
         self.config = config
         self.tokenizer = tokenizer
+        self.encoder, self.decoder = make_stacks(config, self.dtype_policy)
+
+    @classmethod
+    def from_size(
+        cls, size, tokenizer=None, vocabulary_size=None, architecture=None, **changes
+    ):
+        """A new model of a named size (see `ModelConfig.from_size`).
+
+        Args:
+            size: a key of `kzoo.config.SIZES`.
+            tokenizer: for strings; it also gives the vocabulary size.
+            vocabulary_size: needed without a tokenizer.
+            architecture: one of the class's `architectures`; the first by default.
+            **changes: fields of the configs, or other arguments of the class.
+        """
+        if vocabulary_size is None:
+            if tokenizer is None:
+                raise ValueError("from_size needs a tokenizer or a vocabulary_size.")
+            vocabulary_size = tokenizer.vocabulary_size
+        own = {"name", "dtype", *inspect.signature(cls.__init__).parameters}
+        own = {name: changes.pop(name) for name in list(changes) if name in own}
+        config = ModelConfig.from_size(
+            size, architecture or cls.architectures[0], vocabulary_size, **changes
+        )
+        return cls(config, tokenizer=tokenizer, **own)
+
+    def build(self, *_):
+        """Builds stacks and head inside this model's name scope."""
+        if self.built:
+            return
+        for part in (self.encoder, self.decoder, self.head):
+            if part is not None:
+                part.build()
+        self.built = True
+
+    @property
+    def stack(self):
+        """The stack that the head reads."""
+        return self.decoder or self.encoder
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer, as JSON can hold it."""
+        return {}
+
+    def compiled_function(self, key, function, signature):
+        """A function of tensors that reads this model's weights, compiled once.
+
+        Args:
+            key: what it is kept under.
+            function: of tensors, to a structure of tensors.
+            signature: (shape, dtype) of every argument, `None` for a free axis.
+
+        Returns:
+            `kzoo.generation.CompiledFunction`.
+        """
+        # A graph reads the variables of when it was traced, and LoRA adds some.
+        variables = tuple(map(id, self.variables))
+        kept = getattr(self, "_compiled_functions", None)
+        if kept is None or kept.variables != variables:
+            kept = self._compiled_functions = _Functions(variables)
+        if key not in kept.functions:
+            kept.functions[key] = CompiledFunction(self, function, signature)
+        return kept.functions[key]
 
     # Weights under their contract names.
 
@@ -56,7 +135,7 @@ class Task(Model):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
         seeds = {id(v) for v in _seed_states(self)}
         return {
-            variable.path.removeprefix(f"{self.name}/"): variable
+            f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: variable
             for variable in self.weights
             if id(variable) not in seeds
         }
@@ -66,6 +145,7 @@ class Task(Model):
         from safetensors.numpy import save_file
 
         path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {
             name: keras.ops.convert_to_numpy(variable)
             for name, variable in self.named_variables().items()
@@ -117,7 +197,11 @@ class Task(Model):
         """Writes config, weights and tokenizer; `load_task` reads them back."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        described = {"task": type(self).__name__, "model": self.config.to_dict()}
+        described = {
+            "task": type(self).__name__,
+            "model": self.config.to_dict(),
+            "options": self.options,
+        }
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
         else:
@@ -146,12 +230,14 @@ class Task(Model):
         """Keras's `compile`; what is left out suits the task.
 
         Args:
-            optimizer: by default Adam as in the paper (beta_2 0.98, epsilon 1e-9) with
-                its warm-up schedule (section 5.3) and gradients clipped to norm 1.
-            loss: by default `MaskedCrossEntropy`, which is reported as a mean over the
-                tokens of an epoch; another loss is as Keras does, over its rows.
-            metrics: by default token accuracy and perplexity; weighted by tokens.
-            label_smoothing: of the default loss.
+            optimizer: by default Adam with gradients clipped to norm 1; in a language
+                model as in the paper (beta_2 0.98, epsilon 1e-9, section 5.3's
+                schedule), else with a learning rate of 5e-4.
+            loss: by default the task's, such as `MaskedCrossEntropy`, which is reported
+                as a mean over the targets of an epoch; another loss is as Keras does,
+                over its rows.
+            metrics: by default the task's, such as accuracy; weighted by targets.
+            label_smoothing: of a default loss that is a cross-entropy.
             **kwargs: of Keras's `compile`.
 
         Raises:
@@ -172,28 +258,32 @@ class Task(Model):
             import tensorflow as tf
 
             kwargs["jit_compile"] = bool(tf.config.list_physical_devices("GPU"))
-        pad = self.config.pad_token_id
         if optimizer == "auto":
-            width = (self.config.decoder or self.config.encoder).hidden_dim
-            optimizer = Adam(
-                WarmupInverseSquareRoot(width),
-                beta_2=0.98,
-                epsilon=1e-9,
-                global_clipnorm=1.0,
-            )
+            optimizer = self.default_optimizer()
         if loss == "auto":
-            loss = MaskedCrossEntropy(label_smoothing=label_smoothing, ignore_id=pad)
+            loss = self.default_loss(label_smoothing)
         if metrics == "auto":
-            metrics = [TokenAccuracy(ignore_id=pad), Perplexity(ignore_id=pad)]
+            metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-        if isinstance(loss, MaskedCrossEntropy):
+        if isinstance(loss, MaskedLoss):
             # Past Layer.__setattr__, which would list it a second time in `metrics`.
-            tracker = TokenWeightedLoss(ignore_id=loss.ignore_id)
-            object.__setattr__(self, "_loss_tracker", tracker)
+            object.__setattr__(self, "_loss_tracker", WeightedLoss(loss.weights))
+
+    def default_optimizer(self):
+        """What `compile` uses where none is given; so for the next two."""
+        return Adam(5e-4, global_clipnorm=1.0)
+
+    def default_loss(self, label_smoothing):
+        """Cross-entropy of the targets that are not `ignore_id`."""
+        return MaskedCrossEntropy(label_smoothing, ignore_id=self.ignore_id)
+
+    def default_metrics(self):
+        """The share of those targets that is right."""
+        return [TokenAccuracy(ignore_id=self.ignore_id, name="accuracy")]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras's hook, called after a batch's loss was computed."""
-        if isinstance(self._loss_tracker, TokenWeightedLoss):
+        if isinstance(self._loss_tracker, WeightedLoss):
             self._loss_tracker.add_batch(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -210,6 +300,7 @@ class Task(Model):
             **super().get_config(),
             "config": self.config.to_dict(),
             "tokenizer": tokenizer and tokenizer.get_config(),
+            **self.options,
         }
 
     @classmethod
@@ -221,6 +312,17 @@ class Task(Model):
         if tokenizer is not None:
             tokenizer = Tokenizer.from_config(tokenizer)
         return cls(model, tokenizer=tokenizer, **config)
+
+
+class _Functions:
+    """Compiled functions by key, where Keras does not look into.
+
+    Args:
+        variables: the identities of those that the functions read.
+    """
+
+    def __init__(self, variables):
+        self.variables, self.functions = variables, {}
 
 
 def _seed_states(layer):
@@ -261,10 +363,11 @@ def load_task(folder):
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         name, config = described["task"], ModelConfig.from_dict(described["model"])
-        kind = getattr(kzoo.tasks, name)
+        kind, options = getattr(kzoo.tasks, name), described.get("options", {})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a kzoo task: {error}") from error
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
-    task = kind(config, tokenizer=load_tokenizer(folder) if has_tokenizer else None)
+    tokenizer = load_tokenizer(folder) if has_tokenizer else None
+    task = kind(config, tokenizer=tokenizer, **options)
     task.load_safetensors(folder / WEIGHTS_FILE)
     return task

@@ -13,8 +13,13 @@ from kzoo.training import ResumableCheckpoint
 class LearnsText(Task):
     """Data in any form; a subclass says how examples become ids.
 
-    It gives `encode_examples(x, y)`, `decoder_input` and `_signature()`.
+    It gives `encode_examples(x, y)`, from strings to features, which are a sequence of
+    ids or a number an example; `_inputs_and_targets(batch)`, which tells apart what
+    `call` reads and what the loss compares; and `one_example`, x and y of one.
     """
+
+    one_example = (["a"], None)
+    numeric_targets = False
 
     def fit(
         self,
@@ -33,13 +38,15 @@ class LearnsText(Task):
         """Keras's `fit`, also on strings.
 
         Args:
-            x: strings (a list, or pairs where `y` is left out), a dict of int arrays
+            x: strings (a list, as `encode_examples` takes them), a dict of int arrays
                 as `call` takes it, or a grain or `tf.data` pipeline of such dicts or
                 of strings, batched.
-            y: target strings, int targets (B, T), or `None`: the decoder's inputs, one
-                token on.
+            y: targets of strings, as `encode_examples` takes them; or arrays as the
+                loss does. A language model may leave them out: its targets are the
+                decoder's inputs, one token on.
             batch_size: rows of a batch; 32 by default.
-            tokens_per_batch: instead, for strings: padded target tokens of a batch.
+            tokens_per_batch: instead, for strings: padded tokens of a batch, target
+                tokens where there is a decoder.
             epochs: index of the last epoch.
             validation_data: as a tuple (x, y), as an x that needs no y, or a pipeline.
             initial_epoch: where to go on; strings come in that epoch's order.
@@ -51,6 +58,8 @@ class LearnsText(Task):
             Keras's `History`.
         """
         end_of_data = _end_of_data(kwargs)
+        if isinstance(x, (list, tuple)) and not x:
+            raise ValueError(f"{self.name}.fit needs an example. Received: {x!r}.")
         if is_text(x):
             batches = self._batches(
                 x, y, batch_size, tokens_per_batch, shuffle=shuffle, seed=seed
@@ -119,31 +128,43 @@ class LearnsText(Task):
         What learned positions have no room for is cut.
 
         Args:
-            x: strings, or pairs of strings where the task has two sides.
-            y: target strings, where the task has two sides.
+            x: strings, as `encode_examples` takes them; so for `y`.
+            y: targets.
 
         Returns:
-            dict of int32 arrays as `call` takes it, and int32 targets (B, T).
+            dict of int32 arrays as `call` takes it, and targets as the loss does.
         """
+        return self._inputs_and_targets(self._batch(self.encode_examples(x, y)))
+
+    def _batch(self, features):
+        """Features as arrays: int32 (B, T) of a sequence, (B,) of a number."""
         from kzoo.data import padded_batch
 
-        pad, lengths = self.config.pad_token_id, self._max_lengths() or {}
-        batch = {
-            name: padded_batch([row[: lengths.get(name)] for row in ids], pad_id=pad)
-            for name, ids in self.encode_examples(x, y).items()
+        pads, lengths = self._pad_ids(features), self._max_lengths() or {}
+        return {
+            name: padded_batch(
+                [row[: lengths.get(name)] for row in values], pad_id=pads[name]
+            )
+            if np.ndim(values[0])
+            else np.asarray(values)
+            for name, values in features.items()
         }
-        return self._inputs_and_targets(batch)
+
+    def _pad_ids(self, features):
+        """What fills rows of each feature."""
+        return dict.fromkeys(features, self.config.pad_token_id)
 
     def _batches(self, x, y, batch_size, tokens_per_batch, *, shuffle, seed=0):
         from kzoo.data import bucketed_batches
 
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
+        features = self.encode_examples(x, y)
         batches = bucketed_batches(
-            self.encode_examples(x, y),
+            features,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
-            pad_ids=self.config.pad_token_id,
+            pad_ids=self._pad_ids(features),
             max_length=self._max_lengths(),
             too_long="truncate",
             shuffle=shuffle,
@@ -160,14 +181,7 @@ class LearnsText(Task):
 
     def _max_lengths(self):
         """The most ids of each feature that the learned positions allow."""
-        lengths = {}
-        for name in self._signature():
-            is_decoder = name == self.decoder_input
-            stack = self.config.decoder if is_decoder else self.config.encoder
-            if stack.positions == "learned":
-                # The decoder reads all but the last id, which is only predicted.
-                lengths[name] = stack.max_sequence_length + is_decoder
-        return lengths or None
+        return None
 
     def pipeline(self, batches, *, epochs=None, start=0):
         """Batches as inputs and targets, in what Keras iterates best on this backend.
@@ -187,36 +201,35 @@ class LearnsText(Task):
         )
         return make(epochs=epochs, start=start, transform=self._inputs_and_targets)
 
-    def _inputs_and_targets(self, batch):
-        full = batch[self.decoder_input]
-        return {**batch, self.decoder_input: full[:, :-1]}, full[:, 1:]
-
     def _tokenized(self, dataset):
         """A pipeline of strings as one of ids; anything else as it is."""
         if _is_tf_data(dataset):
             import tensorflow as tf
 
-            spec = tf.nest.flatten(dataset.element_spec)
-            if spec[0].dtype != tf.string:
+            spec = dataset.element_spec
+            strings = [part.dtype == tf.string for part in tf.nest.flatten(spec)]
+            if not strings[0]:
                 return dataset
-            if any(part.dtype != tf.string for part in spec):
+            if not (all(strings) or self.numeric_targets):
                 raise ValueError(
                     f"{self.name} reads pipelines of strings: text, or (source, target)"
-                    f". Received elements of {dataset.element_spec}."
+                    f". Received elements of {spec}."
                 )
-            width = len(tf.nest.flatten(self._signature()))
+            example = self.encode_text(*self.one_example)
+            flat = tf.nest.flatten(example)
 
-            def numpy_encode(*texts):
-                texts = [[t.decode("utf-8") for t in np.ravel(part)] for part in texts]
-                inputs, targets = self.encode_text(*texts)
-                return [*(inputs[name] for name in sorted(inputs)), targets]
+            def numpy_encode(*parts):
+                return tf.nest.flatten(
+                    self.encode_text(*_columns(tf.nest.pack_sequence_as(spec, parts)))
+                )
 
             def encode(*element):
-                flat = tf.nest.flatten(element)
-                ids = tf.numpy_function(numpy_encode, flat, [tf.int32] * (width + 1))
-                for part in ids:
-                    part.set_shape((None, None))
-                return dict(zip(sorted(self._signature()), ids, strict=False)), ids[-1]
+                parts = tf.numpy_function(
+                    numpy_encode, tf.nest.flatten(element), [a.dtype for a in flat]
+                )
+                for part, array in zip(parts, flat, strict=True):
+                    part.set_shape([None] * array.ndim)
+                return tf.nest.pack_sequence_as(example, parts)
 
             return dataset.map(encode, num_parallel_calls=1)
         if _is_grain(dataset):
@@ -238,11 +251,10 @@ class LearnsText(Task):
         return dataset
 
     def _tokenized_element(self, element):
-        parts = element if isinstance(element, tuple) else (element,)
-        if isinstance(parts[0], dict):
+        first = element[0] if isinstance(element, tuple) else element
+        if isinstance(first, dict):
             return element
-        texts = [[str(text) for text in np.ravel(part)] for part in parts]
-        return self.encode_text(*texts)
+        return self.encode_text(*_columns(element))
 
     def _encode(self, texts, start=False, end=True):
         """Ids of each text, with the start and end token as asked."""
@@ -258,15 +270,28 @@ class LearnsText(Task):
 
 
 def is_text(x):
-    """Whether `x` is a list (or array) of strings, or of tuples of strings."""
+    """Whether `x` is a list (or array) of strings, or of lists or tuples of them."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
     if not isinstance(x, (list, tuple)) or not len(x):
         return False
     first = x[0]
-    if isinstance(first, tuple):
-        first = first[0] if first else None
+    if isinstance(first, (list, tuple)):
+        first = first[0] if len(first) else None
     return isinstance(first, str)
+
+
+def _columns(element):
+    """The parts of a batched element of a pipeline, each as a list of examples."""
+
+    def column(part):
+        if isinstance(part, tuple):  # pairs of strings
+            return list(zip(*map(column, part), strict=True))
+        values = np.ravel(np.asarray(part)).tolist()
+        return [v.decode("utf-8") if isinstance(v, bytes) else v for v in values]
+
+    parts = element if isinstance(element, tuple) else (element,)
+    return [column(part) for part in parts]
 
 
 def _is_tf_data(data):

@@ -4,7 +4,7 @@ B batch, T target length, V vocabulary_size, as in `kzoo.layers`.
 """
 
 from kzoo.training.callbacks import CheckpointAverage, ResumableCheckpoint
-from kzoo.training.losses import MaskedCrossEntropy
+from kzoo.training.losses import MaskedCrossEntropy, MaskedLoss, MaskedSquaredError
 from kzoo.training.metrics import Perplexity, TokenAccuracy
 from kzoo.training.optimizers import Adam
 from kzoo.training.schedules import WarmupInverseSquareRoot
@@ -13,6 +13,8 @@ __all__ = [
     "Adam",
     "CheckpointAverage",
     "MaskedCrossEntropy",
+    "MaskedLoss",
+    "MaskedSquaredError",
     "Perplexity",
     "ResumableCheckpoint",
     "TokenAccuracy",

@@ -3,24 +3,22 @@
 import keras
 from keras import ops
 
-from kzoo.training.losses import token_weights
 
-
-class TokenWeightedLoss(keras.metrics.Mean):
-    """Mean loss of the tokens of an epoch, padding left out.
+class WeightedLoss(keras.metrics.Mean):
+    """Mean loss of the targets of an epoch, those left out that the loss leaves out.
 
     Keras adds each batch's mean loss to its tracker with the number of rows as weight,
     and rows differ in tokens; a row that only fills a batch has none. Here a batch's
-    loss waits until `add_batch` adds it with its tokens' weights.
+    loss waits until `add_batch` adds it with its targets' weights.
 
     Args:
-        ignore_id: the target id that the loss leaves out.
+        weights: function (y_true, sample_weight) to the weight of each target.
         name: of the metric.
     """
 
-    def __init__(self, ignore_id=0, name="loss"):
+    def __init__(self, weights, name="loss"):
         super().__init__(name=name, dtype="float32")
-        self.ignore_id = ignore_id
+        self._weights_of = weights
         self._batch_loss = None
 
     def update_state(self, values, sample_weight=None):
@@ -31,11 +29,11 @@ class TokenWeightedLoss(keras.metrics.Mean):
         """Adds the kept loss.
 
         Args:
-            y_true: int (B, T).
-            sample_weight: float (B,), (B, 1) or (B, T), or `None`.
+            y_true: the targets.
+            sample_weight: as the loss takes it.
         """
         if self._batch_loss is None:  # Keras tries `compute_metrics` before any step
             return
-        weights = token_weights(y_true, self.ignore_id, sample_weight)
+        weights = self._weights_of(y_true, sample_weight)
         super().update_state(self._batch_loss, ops.sum(weights))
         self._batch_loss = None  # a tensor of one step, which a trace may be

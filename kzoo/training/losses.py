@@ -1,22 +1,42 @@
-"""Cross-entropy over the tokens that are not padding."""
+"""Losses over what is there: padding and rows that only fill a batch are left out."""
 
 import keras
 from keras import ops
 
 
+class MaskedLoss(keras.losses.Loss):
+    """A weighted mean; a subclass says what each target weighs.
+
+    It gives `weights(y_true, sample_weight)` and `call(y_true, y_pred)`, of one shape.
+    """
+
+    def __init__(self, name):
+        # float32 whatever the policy: ids go through this dtype, and bfloat16 holds
+        # integers up to 256 only.
+        super().__init__(
+            name=name, reduction="mean_with_sample_weight", dtype="float32"
+        )
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss; see the class."""
+        weights = self.weights(y_true, sample_weight)
+        return super().__call__(y_true, y_pred, sample_weight=weights)
+
+
 @keras.saving.register_keras_serializable(package="kzoo")
-class MaskedCrossEntropy(keras.losses.Loss):
-    """Mean cross-entropy of the target tokens, padding left out.
+class MaskedCrossEntropy(MaskedLoss):
+    """Mean cross-entropy of the targets, padding left out.
 
     With label smoothing e the target distribution is 1 - e on the target plus e / V
     on every token (Vaswani et al., 2017, section 5.4; Szegedy et al., 2016,
     https://arxiv.org/abs/1512.00567, section 7).
 
     Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
-    `sample_weight`, float (B,), (B, 1) or (B, T), or `None`. The result is a float32
-    scalar in nats a token: sum(weight * loss) / sum(weight) over tokens whose id is
-    not `ignore_id`, where the weight is `sample_weight` or 1. It is 0 when no token
-    counts, and NaN when a counted id is outside [0, V).
+    `sample_weight`, float (B,), (B, 1) or (B, T), or `None`; or with targets (B,) and
+    logits (B, C) of classes. The result is a float32 scalar in nats a target:
+    sum(weight * loss) / sum(weight) over targets whose id is not `ignore_id`, where
+    the weight is `sample_weight` or 1. It is 0 when none counts, and NaN when a
+    counted id is outside [0, V).
 
     Args:
         label_smoothing: e, in [0, 1).
@@ -28,11 +48,7 @@ class MaskedCrossEntropy(keras.losses.Loss):
     """
 
     def __init__(self, label_smoothing=0.0, ignore_id=0, name="masked_cross_entropy"):
-        # float32 whatever the policy: ids go through this dtype, and bfloat16 holds
-        # integers up to 256 only.
-        super().__init__(
-            name=name, reduction="mean_with_sample_weight", dtype="float32"
-        )
+        super().__init__(name)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(
                 "MaskedCrossEntropy.label_smoothing must be in [0, 1). "
@@ -41,10 +57,9 @@ class MaskedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.ignore_id = ignore_id
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        """The mean loss; see the class."""
-        weights = token_weights(y_true, self.ignore_id, sample_weight)
-        return super().__call__(y_true, y_pred, sample_weight=weights)
+    def weights(self, y_true, sample_weight=None):
+        """The weight of each target; see `token_weights`."""
+        return token_weights(y_true, self.ignore_id, sample_weight)
 
     def call(self, y_true, y_pred):
         """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
@@ -63,18 +78,17 @@ def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
     """The cross-entropy of each token, in nats.
 
     Args:
-        y_true: int (B, T).
-        logits: float (B, T, V).
+        y_true: int (B, T), or with any axes (...).
+        logits: float (B, T, V), (..., V).
         ignore_id: tokens of this id get 0.
         label_smoothing: see `MaskedCrossEntropy`.
 
     Returns:
-        float32 (B, T).
+        float32 (B, T), (...).
     """
     y_true = ops.cast(y_true, "int32")
     logits = ops.cast(logits, "float32")
-    vocabulary_size = logits.shape[-1]
-    in_range = ops.logical_and(y_true >= 0, y_true < vocabulary_size)
+    in_range = ops.logical_and(y_true >= 0, y_true < ops.shape(logits)[-1])
     compute = (
         _with_own_gradient
         if keras.backend.backend() == "tensorflow"
@@ -95,11 +109,11 @@ def _cross_entropy(y_true, logits, label_smoothing):
 
 
 def target_logits(y_true, logits):
-    """The logit of each target: int (B, T), float (B, T, V) to float (B, T)."""
+    """The logit of each target: int (...), float (..., V) to float (...)."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.gather(logits, y_true, batch_dims=2)
+        return tf.gather(logits, y_true, batch_dims=len(logits.shape) - 1)
     # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
     # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
     is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
@@ -112,7 +126,7 @@ def _with_own_gradient(y_true, logits, label_smoothing):
 
     @tf.custom_gradient
     def cross_entropy(logits):
-        size = logits.shape[-1]
+        size = tf.shape(logits)[-1]
         p = tf.nn.softmax(logits)
         # The largest p is at least 1 / V, so its logarithm loses nothing.
         total = tf.reduce_max(logits, -1) - tf.math.log(tf.reduce_max(p, -1))
@@ -123,7 +137,7 @@ def _with_own_gradient(y_true, logits, label_smoothing):
 
         def gradient(upstream):
             """softmax - (1 - e) * one_hot - e / V, times the upstream gradient."""
-            flat = tf.reshape(p - label_smoothing / size, (-1, size))
+            flat = tf.reshape(p - label_smoothing / tf.cast(size, p.dtype), (-1, size))
             upstream = tf.reshape(upstream, (-1,))
             ids = tf.reshape(y_true, (-1,))
             places = tf.stack([tf.range(tf.size(ids)), ids], axis=1)
@@ -135,6 +149,37 @@ def _with_own_gradient(y_true, logits, label_smoothing):
         return loss, gradient
 
     return cross_entropy(logits)
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class MaskedSquaredError(MaskedLoss):
+    """Mean squared error of the targets that are numbers; NaN is left out.
+
+    Called with `y_true` float (...), `y_pred` float (...) or (..., 1), and
+    `sample_weight` of the first axes, or `None`. The result is a float32 scalar in
+    squared units of the target.
+
+    Args:
+        name: of the loss.
+    """
+
+    def __init__(self, name="masked_squared_error"):
+        super().__init__(name)
+
+    def weights(self, y_true, sample_weight=None):
+        """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
+        missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
+        return token_weights(missing, 1, sample_weight)
+
+    def call(self, y_true, y_pred):
+        """The squared error of each target, float32; 0 at NaN."""
+        y_true = ops.cast(y_true, "float32")
+        error = ops.reshape(ops.cast(y_pred, "float32"), ops.shape(y_true)) - y_true
+        return ops.square(ops.where(ops.isnan(error), 0.0, error))
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {"name": self.name}
 
 
 def token_weights(y_true, ignore_id, sample_weight=None):
@@ -155,6 +200,8 @@ def token_weights(y_true, ignore_id, sample_weight=None):
         if getattr(sample_weight.shape, "rank", 0) is None:
             # TensorFlow, once a model was given both weights of rows and of tokens.
             sample_weight = ops.reshape(sample_weight, (ops.shape(weights)[0], -1))
+        if len(sample_weight.shape) > len(weights.shape):  # (B, 1) for targets (B,)
+            sample_weight = ops.reshape(sample_weight, ops.shape(weights))
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = ops.expand_dims(sample_weight, -1)
         weights = weights * sample_weight

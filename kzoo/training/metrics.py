@@ -22,8 +22,8 @@ class _TokenMean(keras.metrics.Mean):
         """Adds a batch.
 
         Args:
-            y_true: int (B, T).
-            y_pred: logits, float (B, T, V).
+            y_true: int (B, T), or (B,) for classes.
+            y_pred: logits, float (B, T, V), or (B, C).
             sample_weight: float (B,), (B, 1) or (B, T), or `None`.
         """
         y_true = ops.cast(y_true, "int32")

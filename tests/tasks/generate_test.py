@@ -92,7 +92,7 @@ def test_a_second_call_of_the_same_bucket_traces_nothing():
     model = make(kzoo.Seq2SeqLM)
 
     def traces():
-        return sum(f.traces for f in model._generate_functions.values())
+        return sum(f.traces for f in model._compiled_functions.functions.values())
 
     model.generate([[5, 6, 7]], max_new_tokens=4)
     first = traces()

@@ -1,0 +1,217 @@
+"""What tasks share that understand text: one stack, one sequence of one or two texts.
+
+Shapes: B examples, T tokens, D hidden_dim, C numbers of a prediction.
+"""
+
+import warnings
+
+import keras
+import numpy as np
+
+from kzoo import ops
+from kzoo.generation import shape_bucket
+from kzoo.tasks.exported import Exports
+from kzoo.tasks.text_data import LearnsText, is_text
+
+
+class EncoderTask(LearnsText, Exports):
+    """One stack over `token_ids`; a subclass adds a head.
+
+    A text is read as start + text + end, a pair as start + first + end + second + end,
+    with segment 1 after the first end, as BERT reads them (Devlin et al., 2019).
+
+    Args:
+        config: a `ModelConfig` with one stack; a decoder sees the past only.
+        tokenizer: for strings.
+        max_length: longer texts are cut to so many tokens, of a pair the longer one
+            first; start and end stay. `None` means as many as the model has learned
+            positions, or no limit.
+    """
+
+    architectures = ("encoder", "decoder")
+    numeric_targets = True
+
+    def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
+        super().__init__(config, tokenizer=tokenizer, **kwargs)
+        rows = self.stack.config.max_sequence_length
+        learned = self.stack.config.positions == "learned"
+        if max_length is not None and not 3 <= max_length <= (
+            rows if learned else max_length
+        ):
+            raise ValueError(
+                "max_length must be at least 3, and no more than the model's learned "
+                f"positions. Received: max_length={max_length}, positions="
+                f"{self.stack.config.positions!r}, max_sequence_length={rows}."
+            )
+        self.max_length = max_length
+        self._limit = max_length or (rows if learned else None)
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {"max_length": self.max_length}
+
+    def _signature(self):
+        if self.stack.config.num_segments:
+            return ("token_ids", "segment_ids")
+        return ("token_ids",)
+
+    def states(self, inputs, training=None):
+        """The stack's states, and where they are real.
+
+        Args:
+            inputs: dict of `token_ids` int (B, T); optionally `padding_mask` bool
+                (B, T), by default where the id is not padding, and `segment_ids` int
+                (B, T) where the model has segments.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, T, D), bool (B, T).
+        """
+        known = {"token_ids", "padding_mask", *self._signature()}
+        if "token_ids" not in inputs or not set(inputs) <= known:
+            raise ValueError(
+                f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
+                f"where given. Received the keys {sorted(inputs)}."
+            )
+        ids, mask = inputs["token_ids"], inputs.get("padding_mask")
+        if mask is None:
+            mask = ops.not_equal(ids, self.config.pad_token_id)
+        segments = inputs.get("segment_ids")
+        given = {} if segments is None else {"segment_ids": segments}
+        return self.stack(ids, padding_mask=mask, training=training, **given), mask
+
+    # Text.
+
+    def encode_texts(self, x):
+        """Ids of texts, or of pairs of texts.
+
+        Args:
+            x: strings, or pairs of strings.
+
+        Returns:
+            dict of `token_ids`, and `segment_ids` where the model has segments: lists
+            of lists of int.
+        """
+        pairs = not isinstance(x[0], str)
+        if pairs and any(len(pair) != 2 for pair in x):
+            wrong = next(pair for pair in x if len(pair) != 2)
+            raise ValueError(
+                f"{self.name} reads texts, or pairs of texts. Received: {wrong!r}."
+            )
+        sides = list(zip(*x, strict=True)) if pairs else [x]
+        rows, segments, cut = [], [], 0
+        for parts in zip(*(self._encode(side, end=False) for side in sides)):
+            parts, was_cut = self._fitted(list(parts))
+            cut += was_cut
+            ids, segment = [self.config.start_token_id], [0]
+            for number, part in enumerate(parts):
+                ids += [*part, self.config.end_token_id]
+                segment += [number] * (len(part) + 1)
+            rows.append(ids)
+            segments.append(segment)
+        if cut and self.max_length is None:
+            warnings.warn(
+                f"{cut} of {len(rows)} examples were cut to the learned positions, "
+                f"{self._limit} tokens. A model with a larger max_sequence_length "
+                "keeps them; max_length=... says that this is what you want.",
+                stacklevel=2,
+            )
+        features = {"token_ids": rows, "segment_ids": segments}
+        return {name: features[name] for name in self._signature()}
+
+    def _fitted(self, parts):
+        """Lists of ids that have room beside start and ends; and whether any was cut.
+
+        The longer part gives way until both are of one length.
+        """
+        room = None if self._limit is None else self._limit - 1 - len(parts)
+        if room is None or sum(map(len, parts)) <= room:
+            return parts, False
+        if len(parts) == 1:
+            return [parts[0][:room]], True
+        first, second = map(len, parts)
+        first = min(first, max(room - second, room - room // 2))
+        return [parts[0][:first], parts[1][: room - first]], True
+
+    def _check_targets(self, x, y):
+        """Raises `ValueError` unless there is a target for every example."""
+        if y is None or len(y) != len(x):
+            raise ValueError(
+                f"{self.name} needs a target for each of {len(x)} examples. Received: "
+                f"{'none' if y is None else len(y)}."
+            )
+
+    def _inputs_and_targets(self, batch):
+        batch = dict(batch)
+        targets = batch.pop("targets", None)
+        return batch, targets
+
+    def _pad_ids(self, features):
+        pads = super()._pad_ids(features)
+        known = {"segment_ids": 0, "targets": self.ignore_id}
+        return {name: known.get(name, pad) for name, pad in pads.items()}
+
+    # Predictions.
+
+    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
+        """Keras's `predict`, also on strings.
+
+        Args:
+            x: strings or pairs, or what Keras's `predict` takes.
+            batch_size: rows of a batch; strings of like length share one.
+            verbose: of Keras; 0 shows no bar.
+            **kwargs: of Keras's `predict`, for anything but strings.
+
+        Returns:
+            What `call` gives, a row an example, as a numpy array.
+        """
+        if not is_text(x):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        return np.stack(
+            self.run(self.encode_texts(x), batch_size=batch_size, verbose=verbose)
+        )
+
+    def run(self, features, *, batch_size=32, verbose=0):
+        """What `call` gives for each example, computed in batches of like lengths.
+
+        Args:
+            features: dict of `token_ids` and what else `call` reads, lists of lists of
+                int of any lengths.
+            batch_size: rows of a batch.
+            verbose: whether a bar shows.
+
+        Returns:
+            A list of what `call` gives for each example: numpy arrays (...).
+        """
+        names, rows = list(features), features["token_ids"]
+        function = self.compiled_function(
+            ("forward", *names),
+            lambda *arrays: self(dict(zip(names, arrays)), training=False),
+            [((None, None), "int32")] * len(names),
+        )
+        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+        results = [None] * len(rows)
+        bar = keras.utils.Progbar(len(rows)) if verbose else None
+        for first in range(0, len(order), batch_size):
+            chosen = order[first : first + batch_size]
+            for i, result in zip(chosen, function(*self._run_batch(features, chosen))):
+                results[i] = result
+            if bar:
+                bar.add(len(chosen))
+        return results
+
+    def _run_batch(self, features, chosen):
+        """int32 (B, T) arrays of some examples, as large as compiled shapes are."""
+        from kzoo.data import padded_batch
+
+        longest = max(len(features["token_ids"][i]) for i in chosen)
+        length = shape_bucket(longest)
+        if self.stack.config.positions == "learned":
+            length = min(length, self.stack.config.max_sequence_length)
+        filling = [chosen[-1]] * (shape_bucket(len(chosen)) - len(chosen))
+        pads = self._pad_ids(features)
+        return [
+            padded_batch([rows[i] for i in chosen + filling], length, pad_id=pads[name])
+            for name, rows in features.items()
+        ]

@@ -1,0 +1,333 @@
+"""Classes or numbers of a text, or of a pair of texts."""
+
+from typing import Literal, get_args
+
+import keras
+import numpy as np
+
+from kzoo.layers.base import make_initializer
+from kzoo.layers.heads import PredictionHead
+from kzoo.layers.pooling import Pooling, PoolingKind
+from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.training import MaskedSquaredError
+from kzoo.training.scores import classification_scores, regression_scores
+
+TextPooling = Literal[PoolingKind, "max_logits"]
+
+
+class TextTask(EncoderTask):
+    """A stack, pooling, and a head: `units` numbers of each text."""
+
+    def __init__(
+        self,
+        config,
+        units,
+        tokenizer=None,
+        pooling="cls",
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        if pooling not in get_args(TextPooling):
+            raise ValueError(
+                f"pooling must be one of {list(get_args(TextPooling))}. "
+                f"Received: {pooling!r}."
+            )
+        self.pooling = pooling
+        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.pool = Pooling(
+            "max" if pooling == "max_logits" else pooling, dtype=self.dtype_policy
+        )
+        self.head = PredictionHead(
+            units,
+            self.stack.config.hidden_dim,
+            hidden_activation,
+            head_dropout,
+            make_initializer(self.stack.config),
+            dtype=self.dtype_policy,
+            name="head",
+        )
+        self.build()
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {
+            **super().options,
+            "pooling": self.pooling,
+            "hidden_activation": self.hidden_activation,
+            "head_dropout": self.head_dropout,
+        }
+
+    @property
+    def output_axes(self):
+        """Logits of the classes, or the numbers."""
+        return {"logits": (self.head.units,)}
+
+    def call(self, inputs, training=None):
+        """float (B, C); `inputs` as `states` takes them."""
+        states, mask = self.states(inputs, training)
+        if self.pooling == "max_logits":
+            return self.pool(self.head(states, training=training), mask)
+        return self.head(self.pool(states, mask), training=training)
+
+    def encode_examples(self, x, y=None):
+        """Ids of texts, or pairs, and their targets.
+
+        Args:
+            x: strings, or pairs of strings.
+            y: a target each, or `None`.
+
+        Returns:
+            dict of lists: `token_ids`, `targets` where `y` is given, and `segment_ids`
+            where the model has segments.
+        """
+        features = self.encode_texts(x)
+        if y is not None:
+            self._check_targets(x, y)
+            features["targets"] = self.encode_targets(y)
+        return features
+
+    def _batches(self, x, y, *args, **kwargs):
+        self._check_targets(x, y)
+        return super()._batches(x, y, *args, **kwargs)
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class TextClassifier(TextTask):
+    """The class of a text, or of a pair of texts.
+
+    Args:
+        config: a `ModelConfig` with one stack.
+        labels: names of the classes; or
+        num_classes: how many there are, when they have no names.
+        tokenizer: for strings.
+        pooling: which vector the head reads: `"cls"`, `"last"`, `"mean"`, `"max"` (see
+            `kzoo.layers.Pooling`); or `"max_logits"`: the head reads every token, and
+            a class has the largest of its logits.
+        hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
+        head_dropout: rate on what the head's last layer reads.
+        max_length: see `EncoderTask`.
+
+    Raises:
+        ValueError: neither or both of `labels` and `num_classes`, or fewer than two.
+
+    Example:
+        >>> classifier = kzoo.TextClassifier.from_size(
+        ...     "mini", tokenizer, labels=["negative", "positive"], pooling="mean")
+        >>> classifier.compile()
+        >>> classifier.fit(reviews, ["positive", "negative", ...], epochs=3)
+        >>> classifier.classify(["What a film!"])
+        ['positive']
+        >>> classifier.score(test_reviews, test_labels)
+        {'accuracy': 0.88, 'macro_f1': 0.88, 'matthews': 0.76}
+    """
+
+    one_example = (["a"], [0])
+
+    def __init__(
+        self,
+        config,
+        labels=None,
+        num_classes=None,
+        tokenizer=None,
+        pooling="cls",
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        self_labels, count = check_labels(labels, num_classes)
+        super().__init__(
+            config,
+            count,
+            tokenizer,
+            pooling,
+            hidden_activation,
+            head_dropout,
+            max_length,
+            **kwargs,
+        )
+        self.labels, self.num_classes = self_labels, count
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        given = {"labels": self.labels} if self.labels else {}
+        count = {} if self.labels else {"num_classes": self.num_classes}
+        return {**super().options, **given, **count}
+
+    def encode_targets(self, y):
+        """Classes as ints: names of `labels`, or ints in [0, C), in any mix."""
+        return encode_labels(y, self.labels, self.num_classes)
+
+    def classify(self, x, *, return_probabilities=False, **options):
+        """The most probable class of each text.
+
+        Args:
+            x: what `predict` takes.
+            return_probabilities: whether those of all classes are returned, too.
+            **options: of `predict`.
+
+        Returns:
+            A list of labels, or of ints where classes have no names; with
+            `return_probabilities` a pair with float32 (B, C).
+        """
+        logits = self.predict(x, **{"verbose": 0, **options}).astype("float32")
+        best = logits.argmax(axis=-1).tolist()
+        classes = [self.labels[i] for i in best] if self.labels else best
+        if not return_probabilities:
+            return classes
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return classes, powers / powers.sum(axis=-1, keepdims=True)
+
+    def score(self, x, y, **options):
+        """Accuracy, macro F1 and Matthews correlation, by scikit-learn.
+
+        Args:
+            x: what `predict` takes.
+            y: labels, or ints.
+            **options: of `predict`.
+
+        Returns:
+            dict of `accuracy`, `macro_f1` and `matthews`, floats.
+        """
+        logits = self.predict(x, **{"verbose": 0, **options})
+        return classification_scores(self.encode_targets(y), logits.argmax(axis=-1))
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class TextRegressor(TextTask):
+    """A number of a text, or of a pair of texts.
+
+    Args:
+        config: a `ModelConfig` with one stack.
+        tokenizer: for strings.
+        pooling: as in `TextClassifier`; so for the others.
+        hidden_activation: of an inner layer of the head.
+        head_dropout: rate on what the head's last layer reads.
+        max_length: see `EncoderTask`.
+
+    Example:
+        >>> regressor = kzoo.TextRegressor.from_size("mini", tokenizer)
+        >>> regressor.compile()
+        >>> regressor.fit(reviews, [9.0, 2.5, ...], epochs=3)
+        >>> regressor.predict(["What a film!"])
+        array([[8.7]], dtype=float32)
+    """
+
+    one_example = (["a"], [0.0])
+
+    def __init__(
+        self,
+        config,
+        tokenizer=None,
+        pooling="cls",
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        super().__init__(
+            config,
+            1,
+            tokenizer,
+            pooling,
+            hidden_activation,
+            head_dropout,
+            max_length,
+            **kwargs,
+        )
+
+    ignore_id = float("nan")
+
+    def default_loss(self, label_smoothing):
+        """Mean squared error."""
+        if label_smoothing:
+            raise ValueError(
+                f"label_smoothing is of classes, and {self.name} predicts a number. "
+                f"Received: label_smoothing={label_smoothing}."
+            )
+        return MaskedSquaredError()
+
+    def default_metrics(self):
+        """None: the loss says it."""
+        return []
+
+    def encode_targets(self, y):
+        """Numbers as floats that are not NaN."""
+        values = np.asarray(y, "float32").reshape(-1)
+        if np.isnan(values).any():
+            raise ValueError(
+                f"{self.name} needs a number for each example. Received: NaN for "
+                f"example {int(np.isnan(values).argmax())}."
+            )
+        return values
+
+    def score(self, x, y, **options):
+        """Pearson and Spearman correlation and mean squared error, by scipy.
+
+        Args:
+            x: what `predict` takes.
+            y: numbers.
+            **options: of `predict`.
+
+        Returns:
+            dict of `pearson`, `spearman` and `mean_squared_error`, floats.
+        """
+        predicted = self.predict(x, **{"verbose": 0, **options})[:, 0]
+        return regression_scores(self.encode_targets(y), predicted)
+
+
+def check_labels(labels, num_classes):
+    """The labels as a list, or `None`, and how many classes there are.
+
+    Raises:
+        ValueError: neither or both are given, labels repeat, or there are fewer than 2.
+    """
+    if (labels is None) == (num_classes is None):
+        raise ValueError(
+            "Give either labels, the names of the classes, or num_classes. Received: "
+            f"labels={labels!r}, num_classes={num_classes!r}."
+        )
+    if labels is not None:
+        labels = [str(label) for label in labels]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"labels must differ. Received: {labels}.")
+    count = len(labels) if labels is not None else num_classes
+    if count < 2:
+        raise ValueError(f"There must be at least 2 classes. Received: {count}.")
+    return labels, count
+
+
+def encode_labels(y, labels, count):
+    """Classes as ints.
+
+    Args:
+        y: names of `labels`, or ints in [0, count).
+        labels: names, or `None`.
+        count: how many classes there are.
+
+    Returns:
+        A list of int.
+
+    Raises:
+        ValueError: an unknown label, or an int out of range; it is named.
+    """
+    numbers = {label: i for i, label in enumerate(labels or ())}
+    encoded = []
+    for i, value in enumerate(y):
+        if isinstance(value, str) and value in numbers:
+            encoded.append(numbers[value])
+        elif (
+            isinstance(value, (int, np.integer)) and 0 <= value < count
+        ):  # a bool is 0 or 1
+            encoded.append(int(value))
+        else:
+            raise ValueError(
+                f"Targets must be {f'one of {labels}, or ' if labels else ''}ints in "
+                f"[0, {count}). Received: {value!r} for example {i}."
+            )
+    return encoded
