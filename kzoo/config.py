@@ -11,12 +11,13 @@ import json
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "linear"]
 Architecture = Literal["encoder", "decoder", "encoder_decoder"]
 Initializer = Literal["xavier", "truncated_normal"]
-Norm = Literal["layer_norm", "rms_norm"]
+Norm = Literal["layer_norm", "rms_norm", "std_norm"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
+Similarity = Literal["scaled_dot", "dot", "general", "additive", "additive_tanh"]
 
 
 class _Config:
@@ -81,21 +82,39 @@ class StackConfig(_Config):
             `"rotary"` rotates query and key; `"relative"` (T5 buckets) and `"alibi"`
             add a bias to the attention scores; `"none"`.
         rope_max_wavelength: in tokens; 10 000 in RoFormer, 500 000 in Llama 3.
+        rotary_dim: how many of a head's dimensions rotate, the first ones; `None`
+            means all. GPT-NeoX rotates a quarter (Black et al., 2022, section 2.1).
         relative_buckets: rows of the relative-bias table (T5: 32).
         relative_max_distance: in tokens; farther ones share a bucket (T5: 128).
-        norm: `"layer_norm"` (Ba et al., 2016) or `"rms_norm"` (Zhang and Sennrich,
-            2019).
+        num_segments: rows of a segment table that is added to the token embedding, as
+            BERT has for its two sentences (Devlin et al., 2019); 0 for none.
+        norm: `"layer_norm"` (Ba et al., 2016), `"rms_norm"` (Zhang and Sennrich, 2019)
+            or `"std_norm"`, see `kzoo.layers.StdNormalization`.
         norm_position: `"pre"` is x + f(norm(x)), `"post"` is norm(x + f(x)).
-        norm_epsilon: added to the variance (mean square for RMS) under the root.
+        norm_epsilon: added to the variance (mean square for RMS) under the root, or to
+            the standard deviation of `"std_norm"`.
         final_norm: a norm after the last block; `None` means "with `"pre"`".
         embedding_norm: a norm after the embedding and positions, as BERT and BART have.
         embedding_scale: the token embedding is multiplied by it; the paper has
             sqrt(hidden_dim) (section 3.4).
         feed_forward: `"plain"` act(x W1) W2, or `"gated"` (act(x Wg) * x W1) W2
             (Shazeer, 2020, "GLU Variants Improve Transformer").
-        activation: `"gelu"` is exact (erf), `"gelu_tanh"` its tanh approximation.
+        activation: `"gelu"` is exact (erf), `"gelu_tanh"` its tanh approximation. With
+            `"gated"`, Shazeer's GLU is `"sigmoid"`, Bilinear `"linear"`, ReGLU
+            `"relu"`, GEGLU `"gelu"` and SwiGLU `"silu"`.
         use_bias: linear layers have a bias.
-        attention_scale: scores are multiplied by it; `None` means head_dim ** -0.5.
+        attention_bias: query, key and value projections have a bias; `None` means
+            `use_bias`. The output projection follows `use_bias`.
+        similarity: what a query and a key score, see `kzoo.layers.similarity`.
+        attention_scale: dot products are multiplied by it; `None` means
+            head_dim ** -0.5 with `"scaled_dot"`, and 1 with the others, which have no
+            other scale.
+        attention_window: a token attends to those less than so many tokens away, itself
+            among them: on both sides, or with `causal` to the past (Longformer, Beltagy
+            et al., 2020, section 3.1; Mistral 7B, Jiang et al., 2023, section 2).
+            `None` for no limit. Cross-attention has none.
+        query_key_norm: `norm` over every head of query and key, before rotation (Henry
+            et al., 2020, "Query-Key Normalization for Transformers").
         dropout: rate on every sublayer's output and on the embedding (section 5.4).
         attention_dropout: rate on the attention weights.
         feed_forward_dropout: rate on the feed-forward's inner activations.
@@ -115,8 +134,10 @@ class StackConfig(_Config):
     max_sequence_length: int = 512
     positions: Positions = "sinusoidal"
     rope_max_wavelength: float = 10_000.0
+    rotary_dim: int | None = None
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    num_segments: int = 0
     norm: Norm = "layer_norm"
     norm_position: NormPosition = "pre"
     norm_epsilon: float = 1e-6
@@ -126,7 +147,11 @@ class StackConfig(_Config):
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Activation = "relu"
     use_bias: bool = True
+    attention_bias: bool | None = None
+    similarity: Similarity = "scaled_dot"
     attention_scale: float | None = None
+    attention_window: int | None = None
+    query_key_norm: bool = False
     dropout: float = 0.1
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
@@ -175,11 +200,30 @@ class StackConfig(_Config):
                 f"Received: num_heads={self.num_heads}, "
                 f"num_key_value_heads={self.num_key_value_heads}."
             )
-        if self.positions == "rotary" and self.head_dim % 2:
+        if self.positions == "rotary" and not self.rotary_dim and self.head_dim % 2:
             raise ValueError(
-                "positions='rotary' needs an even head_dim. "
+                "positions='rotary' needs an even head_dim, or a rotary_dim. "
                 f"Received: head_dim={self.head_dim}."
             )
+        dot_products = ("scaled_dot", "dot")
+        if self.positions == "rotary" and self.similarity not in dot_products:
+            raise ValueError(
+                "positions='rotary' needs a similarity of 'scaled_dot' or 'dot': no "
+                "other one turns rotations into relative positions. "
+                f"Received: similarity={self.similarity!r}."
+            )
+        if self.rotary_dim is not None:
+            if self.positions != "rotary":
+                raise ValueError(
+                    "StackConfig.rotary_dim needs positions='rotary'. Received: "
+                    f"rotary_dim={self.rotary_dim}, positions={self.positions!r}."
+                )
+            if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
+                raise ValueError(
+                    "StackConfig.rotary_dim must be even, positive and at most "
+                    f"head_dim. Received: rotary_dim={self.rotary_dim}, "
+                    f"head_dim={self.head_dim}."
+                )
         if self.positions == "sinusoidal" and self.hidden_dim % 2:
             raise ValueError(
                 "positions='sinusoidal' needs an even hidden_dim. "
@@ -198,6 +242,25 @@ class StackConfig(_Config):
                 f"buckets, {exact} with relative_buckets={self.relative_buckets}. "
                 f"Received: {self.relative_max_distance}."
             )
+        if self.num_segments < 0:
+            raise ValueError(
+                "StackConfig.num_segments must be 0 (none) or positive. "
+                f"Received: {self.num_segments}."
+            )
+        if self.attention_window is not None and self.attention_window < 1:
+            raise ValueError(
+                "StackConfig.attention_window must be at least 1 (a token sees itself)"
+                f", or None. Received: {self.attention_window}."
+            )
+        normalized = (
+            ["hidden_dim", "head_dim"] if self.query_key_norm else ["hidden_dim"]
+        )
+        for name in normalized if self.norm == "std_norm" else []:
+            if getattr(self, name) < 2:
+                raise ValueError(
+                    f"norm='std_norm' needs {name} to be at least 2: one number has no "
+                    f"deviation. Received: {name}={getattr(self, name)}."
+                )
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(
@@ -206,8 +269,17 @@ class StackConfig(_Config):
                 )
         if self.final_norm is None:
             object.__setattr__(self, "final_norm", self.norm_position == "pre")
+        scaled = self.similarity == "scaled_dot"
         if self.attention_scale is None:
-            object.__setattr__(self, "attention_scale", self.head_dim**-0.5)
+            scale = self.head_dim**-0.5 if scaled else 1.0
+            object.__setattr__(self, "attention_scale", scale)
+        if not scaled and self.attention_scale != 1.0:
+            raise ValueError(
+                "StackConfig.attention_scale goes with similarity='scaled_dot'; leave "
+                "it None with the others. Received: "
+                f"attention_scale={self.attention_scale}, "
+                f"similarity={self.similarity!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,6 +301,8 @@ class ModelConfig(_Config):
         pad_token_id: fills short rows; never attended to, never scored.
         start_token_id: the decoder's first input.
         end_token_id: ends a sequence.
+        mask_token_id: stands for a token to be guessed in masked language modelling
+            (Devlin et al., 2019, section 3.1), or `None`.
     """
 
     encoder: StackConfig | None = None
@@ -240,6 +314,7 @@ class ModelConfig(_Config):
     pad_token_id: int = 0
     start_token_id: int = 1
     end_token_id: int = 2
+    mask_token_id: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -272,16 +347,23 @@ class ModelConfig(_Config):
                         f"{getattr(encoder, name)}, decoder {getattr(decoder, name)}."
                     )
         vocabulary_size = (decoder or encoder).vocabulary_size
-        for name in ("pad_token_id", "start_token_id", "end_token_id"):
-            if not 0 <= getattr(self, name) < vocabulary_size:
+        for name in ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id"):
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < vocabulary_size:
                 raise ValueError(
                     f"ModelConfig.{name} must be in [0, {vocabulary_size}). "
-                    f"Received: {getattr(self, name)}."
+                    f"Received: {token}."
                 )
         if self.pad_token_id == self.end_token_id:
             raise ValueError(
                 "ModelConfig.pad_token_id and end_token_id must differ, or the end "
                 f"would be masked as padding. Received: {self.pad_token_id} twice."
+            )
+        if self.pad_token_id == self.mask_token_id:
+            raise ValueError(
+                "ModelConfig.pad_token_id and mask_token_id must differ, or what is to "
+                "be guessed would be taken for padding. "
+                f"Received: {self.pad_token_id} twice."
             )
 
     @property

@@ -32,13 +32,15 @@ class Reference:
             path: np.asarray(value, np.float64) for path, value in weights.items()
         }
 
-    def encode(self, token_ids, padding_mask=None, return_attention=False):
+    def encode(
+        self, token_ids, padding_mask=None, return_attention=False, segment_ids=None
+    ):
         """Hidden states of the encoder, (B, S, D).
 
         With `return_attention`, also a dict from the path of an attention layer to
         its weights (B, N, T, S).
         """
-        return self._stack("encoder", token_ids, padding_mask, None, None)[
+        return self._stack("encoder", token_ids, padding_mask, None, None, segment_ids)[
             slice(None) if return_attention else 0
         ]
 
@@ -124,7 +126,9 @@ class Reference:
 
     # Below: one stack, block by block.
 
-    def _stack(self, name, token_ids, padding_mask, memory, memory_mask):
+    def _stack(
+        self, name, token_ids, padding_mask, memory, memory_mask, segment_ids=None
+    ):
         stack = getattr(self.config, name)
         token_ids = np.asarray(token_ids)
         if padding_mask is None:
@@ -133,6 +137,11 @@ class Reference:
         positions = np.maximum(np.cumsum(padding_mask, axis=1) - 1, 0)  # (B, T)
 
         x = self._token_table(name)[token_ids] * stack.embedding_scale
+        if stack.num_segments:
+            if segment_ids is None:
+                segment_ids = np.zeros(token_ids.shape, int)
+            table = self.weights[f"{name}/segment_embedding/embeddings"]
+            x = x + table[np.asarray(segment_ids)]
         if stack.positions == "learned":
             x = x + self.weights[f"{name}/position_embedding/embeddings"][positions]
         if stack.positions == "sinusoidal":
@@ -143,7 +152,9 @@ class Reference:
         rows, length = token_ids.shape
         mask = np.zeros((rows, length, length), bool)
         for b, t, s in np.ndindex(*mask.shape):
-            mask[b, t, s] = padding_mask[b, s] and (s <= t or not stack.causal)
+            near = stack.attention_window is None or abs(t - s) < stack.attention_window
+            ordered = s <= t or not stack.causal
+            mask[b, t, s] = padding_mask[b, s] and ordered and near
         bias = self._position_bias(name, stack, positions)  # (B, N, T, T)
 
         attention = {}
@@ -190,12 +201,12 @@ class Reference:
         def feed_forward(x):
             ff = f"{path}/feed_forward"
             act = ACTIVATIONS[stack.activation]
-            inner = self._linear(stack, f"{ff}/intermediate", x)
+            inner = self._linear(f"{ff}/intermediate", x, stack.use_bias)
             if stack.feed_forward == "gated":
-                inner = act(self._linear(stack, f"{ff}/gate", x)) * inner
+                inner = act(self._linear(f"{ff}/gate", x, stack.use_bias)) * inner
             else:
                 inner = act(inner)
-            return self._linear(stack, f"{ff}/output", inner)
+            return self._linear(f"{ff}/output", inner, stack.use_bias)
 
         x = sublayer("self_attention", x, self_attention)
         if stack.cross_attention:
@@ -205,26 +216,41 @@ class Reference:
     def _attention(self, path, stack, x, source, mask, bias, rotary, found):
         heads, kv_heads = stack.num_heads, stack.num_key_value_heads
 
+        biased = stack.attention_bias
+        biased = stack.use_bias if biased is None else biased
+
         def project(name, values, count):
-            y = self._linear(stack, f"{path}/{name}", values)
-            return y.reshape(*y.shape[:2], count, stack.head_dim)
+            y = self._linear(f"{path}/{name}", values, biased)
+            y = y.reshape(*y.shape[:2], count, stack.head_dim)
+            if stack.query_key_norm and name != "value":
+                y = self._norm(stack, f"{path}/{name}_norm", y)
+            return y
 
         query = project("query", x, heads)
         key = project("key", source, kv_heads)
         value = project("value", source, kv_heads)
         if rotary is not None:
-            query = rotate(query, rotary, stack.rope_max_wavelength)
-            key = rotate(key, rotary, stack.rope_max_wavelength)
+            width = stack.rotary_dim or stack.head_dim
+            query, key = (
+                np.concatenate(
+                    [
+                        rotate(x[..., :width], rotary, stack.rope_max_wavelength),
+                        x[..., width:],
+                    ],
+                    axis=-1,
+                )
+                for x in (query, key)
+            )
         rows, length = x.shape[:2]
         scores = np.zeros((rows, heads, length, source.shape[1]))
         context = np.zeros((rows, length, heads, stack.head_dim))
         weights = np.zeros_like(scores)
         group = heads // kv_heads
         for n in range(heads):
-            scores[:, n] = np.einsum(
-                "bth,bsh->bts", query[:, :, n], key[:, :, n // group]
+            scores[:, n] = self._similarity(
+                stack, f"{path}/similarity", n, query[:, :, n], key[:, :, n // group]
             )
-        scores = scores * stack.attention_scale + bias
+        scores = scores + bias
         for n in range(heads):
             weights[:, n] = masked_softmax(scores[:, n], mask)
             context[:, :, n] = np.einsum(
@@ -232,7 +258,27 @@ class Reference:
             )
         found[path] = weights
         merged = context.reshape(rows, length, heads * stack.head_dim)
-        return self._linear(stack, f"{path}/output", merged)
+        return self._linear(f"{path}/output", merged, stack.use_bias)
+
+    def _similarity(self, stack, path, head, query, key):
+        """Scores (B, T, S) of query (B, T, H) and key (B, S, H) in one head."""
+
+        def weight(name):
+            return self.weights[f"{path}/{name}"][head]
+
+        scores = np.zeros((len(query), query.shape[1], key.shape[1]))
+        for b, t, s in np.ndindex(*scores.shape):
+            q, k = query[b, t], key[b, s]
+            if stack.similarity in ("scaled_dot", "dot"):
+                scores[b, t, s] = q @ k * stack.attention_scale
+            elif stack.similarity == "general":
+                scores[b, t, s] = q @ weight("kernel") @ k
+            elif stack.similarity == "additive":
+                scores[b, t, s] = (q @ weight("vector") + k @ weight("vector")).item()
+            else:
+                inner = np.tanh(q @ weight("query_kernel") + k @ weight("key_kernel"))
+                scores[b, t, s] = (inner @ weight("vector")).item()
+        return scores
 
     def _position_bias(self, name, stack, positions):
         """Added to self-attention's scores: (B, N, T, T), or 0."""
@@ -260,14 +306,16 @@ class Reference:
             name = "encoder"
         return self.weights[f"{name}/token_embedding/embeddings"]
 
-    def _linear(self, stack, path, x):
+    def _linear(self, path, x, use_bias):
         y = x @ self.weights[f"{path}/kernel"]
-        return y + self.weights[f"{path}/bias"] if stack.use_bias else y
+        return y + self.weights[f"{path}/bias"] if use_bias else y
 
     def _norm(self, stack, path, x):
         if stack.norm == "rms_norm":
             return rms_norm(x, self.weights[f"{path}/scale"], stack.norm_epsilon)
         gamma, beta = self.weights[f"{path}/gamma"], self.weights[f"{path}/beta"]
+        if stack.norm == "std_norm":
+            return std_norm(x, gamma, beta, stack.norm_epsilon)
         return layer_norm(x, gamma, beta, stack.norm_epsilon)
 
 
@@ -279,6 +327,13 @@ def layer_norm(x, gamma, beta, epsilon):
     mean = x.mean(axis=-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
     return gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
+
+
+def std_norm(x, gamma, beta, epsilon):
+    """The Annotated Transformer's: the deviation of D - 1, epsilon outside the root."""
+    mean = x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(((x - mean) ** 2).sum(axis=-1) / (x.shape[-1] - 1))
+    return gamma * (x - mean) / (deviation[..., None] + epsilon) + beta
 
 
 def rms_norm(x, scale, epsilon):
@@ -302,6 +357,9 @@ ACTIVATIONS = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "silu": lambda x: x / (1.0 + np.exp(-x)),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "tanh": np.tanh,
+    "linear": lambda x: x,
 }
 
 

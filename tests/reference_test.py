@@ -21,7 +21,14 @@ from tests.reference import (
     rms_norm,
     rotate,
     sinusoidal,
+    std_norm,
 )
+
+
+def test_std_norm_uses_the_unbiased_deviation():
+    # mean 2, deviation sqrt(((-1)^2 + 0 + 1^2) / 2) = 1, plus epsilon 3 behind it: 4.
+    result = std_norm(np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 8.0]), 1.0, 3.0)
+    np.testing.assert_allclose(result, [0.0, 1.0, 3.0])
 
 
 def test_layer_norm_uses_the_biased_variance():
@@ -112,7 +119,12 @@ def one_layer_config(**changes):
         feed_forward="plain",
         activation="relu",
         use_bias=False,
+        attention_bias=None,
+        similarity="dot",
         attention_scale=1.0,
+        attention_window=None,
+        query_key_norm=False,
+        num_segments=0,
         causal=True,
         cross_attention=False,
     )

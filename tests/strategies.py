@@ -4,9 +4,11 @@ The width and the inner width are fixed, so that a backend which compiles for sh
 meets few of them.
 """
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
-from kzoo.config import ModelConfig, StackConfig
+from kzoo.config import Activation, ModelConfig, StackConfig
 
 HIDDEN_DIM, INTERMEDIATE_DIM, VOCABULARY_SIZE = 24, 40, 19
 
@@ -22,7 +24,16 @@ def stack_fields(draw, *, causal, cross_attention):
             ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
         )
     )
-    head_dims = [None, 4, 10] if positions == "rotary" else [None, 4, 7]
+    rotary_dim = draw(st.sampled_from([None, 2, 4])) if positions == "rotary" else None
+    even = positions == "rotary" and not rotary_dim
+    head_dims = [None, 4, 10] if even else [None, 4, 7]
+    similarity = draw(
+        st.sampled_from(
+            ["scaled_dot", "dot"]
+            if positions == "rotary"
+            else ["scaled_dot", "dot", "general", "additive", "additive_tanh"]
+        )
+    )
     return dict(
         vocabulary_size=VOCABULARY_SIZE,
         num_layers=draw(st.integers(1, 2)),
@@ -34,18 +45,26 @@ def stack_fields(draw, *, causal, cross_attention):
         max_sequence_length=draw(st.sampled_from([9, 30])),
         positions=positions,
         rope_max_wavelength=draw(st.sampled_from([10_000.0, 100.0])),
+        rotary_dim=rotary_dim,
         relative_buckets=draw(st.sampled_from([4, 6, 32])),
         relative_max_distance=draw(st.sampled_from([17, 128])),
-        norm=draw(st.sampled_from(["layer_norm", "rms_norm"])),
+        num_segments=draw(st.sampled_from([0, 2])),
+        norm=draw(st.sampled_from(["layer_norm", "rms_norm", "std_norm"])),
         norm_position=draw(st.sampled_from(["pre", "post"])),
         norm_epsilon=draw(st.sampled_from([1e-6, 1e-5, 1e-3])),
         final_norm=draw(st.sampled_from([None, False, True])),
         embedding_norm=draw(st.booleans()),
         embedding_scale=draw(st.sampled_from([1.0, 0.5, HIDDEN_DIM**0.5])),
         feed_forward=draw(st.sampled_from(["plain", "gated"])),
-        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
+        activation=draw(st.sampled_from(get_args(Activation))),
         use_bias=draw(st.booleans()),
-        attention_scale=draw(st.sampled_from([None, 0.3, 0.1])),
+        attention_bias=draw(st.sampled_from([None, False, True])),
+        similarity=similarity,
+        attention_scale=draw(st.sampled_from([None, 0.3, 0.1]))
+        if similarity == "scaled_dot"
+        else None,
+        attention_window=draw(st.sampled_from([None, 1, 3])),
+        query_key_norm=draw(st.booleans()),
         dropout=draw(rates),
         attention_dropout=draw(rates),
         feed_forward_dropout=draw(rates),
@@ -81,6 +100,7 @@ def model_fields(draw):
         pad_token_id=pad,
         start_token_id=start,
         end_token_id=end,
+        mask_token_id=draw(st.sampled_from([None, 7])),
     )
 
 

@@ -10,11 +10,13 @@ from kzoo.layers.base import (
     Layer,
     LayerNormalization,
     RMSNormalization,
+    StdNormalization,
 )
 from kzoo.layers.block import Block
 from kzoo.layers.feed_forward import FeedForward
 from kzoo.layers.heads import LanguageModelHead
 from kzoo.layers.positions import RelativeBias
+from kzoo.layers.shift_right import ShiftRight
 
 __all__ = [
     "Attention",
@@ -28,4 +30,6 @@ __all__ = [
     "LayerNormalization",
     "RMSNormalization",
     "RelativeBias",
+    "ShiftRight",
+    "StdNormalization",
 ]

@@ -1,9 +1,12 @@
 """Multi-head, grouped-query and multi-query attention; self and cross."""
 
+import itertools
+
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Dense, Dropout, Layer
+from kzoo.layers.base import NORMS, Dense, Dropout, Layer
+from kzoo.layers.similarity import SIMILARITIES
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -20,12 +23,21 @@ class Attention(Layer):
         num_key_value_heads: K; `None` means N.
         head_dim: H; `None` means D // N.
         use_bias: the four projections have a bias.
-        scale: multiplies the scores; `None` means H ** -0.5.
+        scale: multiplies dot products; `None` means H ** -0.5 with `"scaled_dot"`, and
+            1 with the other similarities, which have no other scale.
         dropout: rate on the attention weights while training.
-        kernel_initializer: of the four projections.
+        kernel_initializer: of the four projections, and of a similarity with weights.
+        attention_bias: query, key and value have a bias; `None` means `use_bias`.
+        similarity: `"scaled_dot"`, `"dot"`, `"general"`, `"additive"` or
+            `"additive_tanh"`, see `kzoo.layers.similarity`.
+        query_key_norm: a norm over every head of query and key, `"layer_norm"`,
+            `"rms_norm"` or `"std_norm"` (Henry et al., 2020,
+            https://arxiv.org/abs/2010.04245); `None` for none.
+        norm_epsilon: of that norm.
 
     Raises:
-        ValueError: N is not a multiple of K, or D of N without a `head_dim`.
+        ValueError: N is not a multiple of K, or D of N without a `head_dim`; the
+            similarity or norm is unknown, or has no scale.
     """
 
     def __init__(
@@ -38,6 +50,10 @@ class Attention(Layer):
         scale=None,
         dropout=0.0,
         kernel_initializer="glorot_uniform",
+        attention_bias=None,
+        similarity="scaled_dot",
+        query_key_norm=None,
+        norm_epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -55,12 +71,31 @@ class Attention(Layer):
                 f"num_key_value_heads={num_key_value_heads}."
             )
         self.head_dim = head_dim or hidden_dim // num_heads
+        for name, value, known in (
+            ("similarity", similarity, SIMILARITIES),
+            ("query_key_norm", query_key_norm, {None: None, **NORMS}),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"Attention.{name} must be one of {list(known)}. "
+                    f"Received: {value!r}."
+                )
+        scaled = similarity == "scaled_dot"
+        if not scaled and scale not in (None, 1.0):
+            raise ValueError(
+                "Attention.scale goes with similarity='scaled_dot'; leave it None with "
+                f"the others. Received: scale={scale}, similarity={similarity!r}."
+            )
         self.use_bias = use_bias
-        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.attention_bias = use_bias if attention_bias is None else attention_bias
+        default = self.head_dim**-0.5 if scaled else 1.0
+        self.scale = default if scale is None else scale
         self.dropout = dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.similarity = similarity
+        self.query_key_norm, self.norm_epsilon = query_key_norm, norm_epsilon
 
-        def projection(name, width):
+        def projection(name, width, use_bias=self.attention_bias):
             return Dense(
                 width,
                 use_bias=use_bias,
@@ -73,31 +108,76 @@ class Attention(Layer):
         self.query = projection("query", num_heads * self.head_dim)
         self.key = projection("key", key_value_dim)
         self.value = projection("value", key_value_dim)
-        self.output_projection = projection("output", hidden_dim)
+        self.output_projection = projection("output", hidden_dim, use_bias)
+        self.query_norm, self.key_norm = (
+            NORMS[query_key_norm](
+                epsilon=norm_epsilon, dtype=self.dtype_policy, name=name
+            )
+            if query_key_norm
+            else None
+            for name in ("query_norm", "key_norm")
+        )
+        self.scores = None
+        if SIMILARITIES[similarity]:
+            self.scores = SIMILARITIES[similarity](
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name="similarity",
+            )
         self.weights_dropout = (
             Dropout(dropout, dtype=self.dtype_policy, name="dropout")
             if dropout
             else None
         )
 
-    def build(self, query_shape, memory_shape=None):
+    def build(self, query_shape, memory_shape=None, value_shape=None):
         """Builds the projections from the inputs' widths."""
+        memory_shape = memory_shape or query_shape
         self.query.build(query_shape)
-        self.key.build(memory_shape or query_shape)
-        self.value.build(memory_shape or query_shape)
+        self.key.build(memory_shape)
+        self.value.build(value_shape or memory_shape)
         self.output_projection.build((None, None, self.num_heads * self.head_dim))
+        heads = (None, self.num_heads, None, self.head_dim)
+        for layer in (self.query_norm, self.key_norm, self.scores):
+            if layer is not None:
+                layer.build(heads)
         self.built = True
 
-    def project_memory(self, memory):
+    def _project(self, inputs):
+        """`query`, `key` and `value`, or the last ones of them, of as many inputs.
+
+        Neighbours that read the same tensor are one product where that is faster.
+        """
+        layers = [self.query, self.key, self.value][-len(inputs) :]
+        results = []
+        for _, pairs in itertools.groupby(
+            zip(inputs, layers), key=lambda pair: id(pair[0])
+        ):
+            sources, together = zip(*pairs)
+            results += ops.linears(sources[0], list(together))
+        return results
+
+    def _normalize(self, norm, x, num_heads):
+        """The norm of every head of x, (B, T, N*H), where there is a norm."""
+        if norm is None:
+            return x
+        batch, length, width = ops.shape(x)
+        heads = ops.reshape(x, (batch, length, num_heads, self.head_dim))
+        return ops.reshape(norm(heads), (batch, length, width))
+
+    def project_memory(self, memory, value=None):
         """Keys and values of `memory`, to attend to many times.
 
         Args:
             memory: float (B, S, D').
+            value: float (B, S, D''), what the values are made of; `None` means
+                `memory`.
 
         Returns:
             Two float (B, K, S, H), for `call(..., projected=...)`.
         """
-        key, value = ops.linears(memory, [self.key, self.value])
+        key, value = self._project([memory, memory if value is None else value])
+        key = self._normalize(self.key_norm, key, self.num_key_value_heads)
         return (
             ops.memory_heads(key, self.num_key_value_heads),
             ops.memory_heads(value, self.num_key_value_heads),
@@ -107,6 +187,7 @@ class Attention(Layer):
         self,
         query,
         memory=None,
+        value=None,
         attention_mask=None,
         bias=None,
         rotation=None,
@@ -122,9 +203,12 @@ class Attention(Layer):
         Args:
             query: float (B, T, D).
             memory: float (B, S, D'), or `None` for self-attention.
+            value: float (B, S, D''), what the values are made of; `None` means
+                `memory`.
             attention_mask: bool, broadcastable to (B, N, T, S), `True` = may attend.
             bias: float, broadcastable to (B, N, T, S), added to the scores.
-            rotation: cosine and sine, float (T, H/2) each, for rotary positions.
+            rotation: cosine and sine, float (T, R/2) each, for rotary positions in the
+                first R dimensions of a head.
             causal: the mask is exactly the causal one.
             cache: keys and values before `query`, float (B, K, P, H) each; the result
                 then has the cache with those of `query` behind them.
@@ -145,11 +229,12 @@ class Attention(Layer):
             shape = ops.shape(query)
             query = ops.reshape(query, (ops.dim(key, 0), -1, query.shape[-1]))
             query = self.query(query)
-        elif memory is not None:
-            query = self.query(query)
-            key, value = ops.linears(memory, [self.key, self.value])
         else:
-            query, key, value = ops.linears(query, [self.query, self.key, self.value])
+            memory = query if memory is None else memory
+            value = memory if value is None else value
+            query, key, value = self._project([query, memory, value])
+            key = self._normalize(self.key_norm, key, self.num_key_value_heads)
+        query = self._normalize(self.query_norm, query, self.num_heads)
         if rotation is not None:
             query = ops.rotate(query, *rotation, num_heads=self.num_heads)
             key = ops.rotate(key, *rotation, num_heads=self.num_key_value_heads)
@@ -171,6 +256,7 @@ class Attention(Layer):
             causal=causal,
             cache=cache,
             index=index,
+            similarity=self.scores,
             dropout=dropout,
             return_weights=return_weights,
         )
@@ -192,4 +278,8 @@ class Attention(Layer):
             "scale": self.scale,
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "attention_bias": self.attention_bias,
+            "similarity": self.similarity,
+            "query_key_norm": self.query_key_norm,
+            "norm_epsilon": self.norm_epsilon,
         }

@@ -80,6 +80,46 @@ class RMSNormalization(Emits, keras.layers.RMSNormalization):
 
 
 @keras.saving.register_keras_serializable("kzoo")
+class StdNormalization(Layer):
+    """`gamma * (x - mean) / (std + epsilon) + beta`, with the unbiased deviation.
+
+    Layer normalisation (Ba et al., 2016) as "The Annotated Transformer" (Rush, 2018)
+    has it: the deviation is that of D - 1, and epsilon stands outside the root.
+
+    Args:
+        epsilon: added to the standard deviation.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        """Creates `gamma` and `beta`, (D,) each.
+
+        Raises:
+            ValueError: D is less than 2.
+        """
+        width = input_shape[-1]
+        if width is None or width < 2:
+            raise ValueError(
+                f"{self.name} needs a last axis of 2 or more: one number has no "
+                f"deviation. Received: an input of shape {tuple(input_shape)}."
+            )
+        self.gamma = self.add_weight(shape=(width,), initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=(width,), initializer="zeros", name="beta")
+        self.built = True
+
+    def call(self, inputs):
+        """float (..., D) to float (..., D)."""
+        return ops.std_norm(inputs, self.gamma, self.beta, self.epsilon)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable("kzoo")
 class Dropout(Emits, keras.layers.Dropout):
     """Keras's `Dropout`; nothing in ONNX."""
 
@@ -111,7 +151,11 @@ def _on_tensorflow(layer, x):
     return single and keras.backend.backend() == "tensorflow"
 
 
-NORMS = {"layer_norm": LayerNormalization, "rms_norm": RMSNormalization}
+NORMS = {
+    "layer_norm": LayerNormalization,
+    "rms_norm": RMSNormalization,
+    "std_norm": StdNormalization,
+}
 
 
 def make_norm(config, name):

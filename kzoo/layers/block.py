@@ -31,6 +31,10 @@ class Block(Layer):
                 scale=config.attention_scale,
                 dropout=config.attention_dropout,
                 kernel_initializer=make_initializer(config),
+                attention_bias=config.attention_bias,
+                similarity=config.similarity,
+                query_key_norm=config.norm if config.query_key_norm else None,
+                norm_epsilon=config.norm_epsilon,
                 dtype=dtype,
                 name=name,
             )
@@ -79,6 +83,36 @@ class Block(Layer):
         x = x + self.residual_dropout(y, training=training)
         return (x if before else norm(x)), extras
 
+    def predictor(self, x, own=None, cross=None, training=None):
+        """Self-attention, and cross-attention where it is asked for.
+
+        The name is of Canziani's lectures (2021, https://atcold.github.io/NYU-DLSP21,
+        week 10): what looks at other positions.
+
+        Args:
+            x: float (B, T, D).
+            own: arguments of self-attention, see `Attention.call`.
+            cross: arguments of cross-attention.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, T, D), and two lists of what the attentions returned besides.
+        """
+        x, of_own = self._sublayer("self_attention", x, training, **(own or {}))
+        of_cross = []
+        if self.config.cross_attention:
+            x, of_cross = self._sublayer(
+                "cross_attention", x, training, **(cross or {})
+            )
+        return x, of_own, of_cross
+
+    def decoder(self, x, training=None):
+        """The position-wise feed-forward network: float (B, T, D) to float (B, T, D).
+
+        The name is of the same lectures, which write it as a 1-D convolution.
+        """
+        return self._sublayer("feed_forward", x, training)[0]
+
     def call(
         self,
         x,
@@ -94,7 +128,7 @@ class Block(Layer):
         return_weights=False,
         training=None,
     ):
-        """Applies the block; the arguments are those of `Attention.call`.
+        """`decoder(predictor(x))`; the arguments are those of `Attention.call`.
 
         Args:
             x: float (B, T, D).
@@ -113,31 +147,26 @@ class Block(Layer):
         Returns:
             float (B, T, D), and two lists of what the attentions returned besides.
         """
-        x, own = self._sublayer(
-            "self_attention",
+        x, own, cross = self.predictor(
             x,
-            training,
-            attention_mask=attention_mask,
-            causal=causal,
-            bias=bias,
-            rotation=rotation,
-            cache=cache,
-            index=index,
-            return_weights=return_weights,
-        )
-        cross = []
-        if self.config.cross_attention:
-            x, cross = self._sublayer(
-                "cross_attention",
-                x,
-                training,
+            own=dict(
+                attention_mask=attention_mask,
+                causal=causal,
+                bias=bias,
+                rotation=rotation,
+                cache=cache,
+                index=index,
+                return_weights=return_weights,
+            ),
+            cross=dict(
                 memory=memory,
                 attention_mask=cross_attention_mask,
                 projected=projected,
                 return_weights=return_weights,
-            )
-        x, _ = self._sublayer("feed_forward", x, training)
-        return x, own, cross
+            ),
+            training=training,
+        )
+        return self.decoder(x, training=training), own, cross
 
     def get_config(self):
         """The config, for `from_config`."""

@@ -16,7 +16,7 @@ class FeedForward(Layer):
     Args:
         hidden_dim: D, the width of input and output.
         intermediate_dim: F, the width between.
-        activation: `"relu"`, `"gelu"`, `"gelu_tanh"` or `"silu"`.
+        activation: a key of `kzoo.ops.ACTIVATIONS`, as in `StackConfig.activation`.
         gated: whether a gate multiplies the inner activations.
         use_bias: the linear layers have a bias.
         dropout: rate on the inner activations while training.

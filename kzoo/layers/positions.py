@@ -63,21 +63,21 @@ def sinusoidal_positions(positions, hidden_dim, limit):
     )
 
 
-def rotary_angles(positions, head_dim, max_wavelength, limit):
+def rotary_angles(positions, rotary_dim, max_wavelength, limit):
     """Cosine and sine of the rotary angles, for `ops.rotate`.
 
     Paper: RoFormer, Su et al., 2021, https://arxiv.org/abs/2104.09864, section 3.4.2.
 
     Args:
         positions: int (T,).
-        head_dim: H, even.
+        rotary_dim: R, how many dimensions of a head rotate; even.
         max_wavelength: the base, 10 000 in the paper.
         limit: see `sinusoids`.
 
     Returns:
-        Two float32 (T, H/2).
+        Two float32 (T, R/2).
     """
-    frequencies = max_wavelength ** (-np.arange(0, head_dim, 2) / head_dim)
+    frequencies = max_wavelength ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
     zero = np.zeros_like(frequencies)
     return (
         sinusoids(positions, frequencies, zero + np.pi / 2, limit),

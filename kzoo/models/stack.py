@@ -1,5 +1,8 @@
 """The one stack: token ids to hidden states, with or without a cache."""
 
+import functools
+import operator
+
 import keras
 
 from kzoo import ops
@@ -51,6 +54,14 @@ class Stack(Model):
                 dtype=dtype,
                 name="position_embedding",
             )
+        if config.num_segments:
+            self.segment_embedding = TokenEmbedding(
+                config.num_segments,
+                config.hidden_dim,
+                embeddings_initializer=initializer.clone(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
         if config.positions == "relative":
             self.position_bias = RelativeBias(
                 config.num_heads,
@@ -81,6 +92,8 @@ class Stack(Model):
             self.token_embedding.build((None, None))
         if config.positions == "learned":
             self.position_embedding.build((None, None))
+        if config.num_segments:
+            self.segment_embedding.build((None, None))
         if config.positions == "relative":
             self.position_bias.build()
         if config.embedding_norm:
@@ -95,6 +108,7 @@ class Stack(Model):
         self,
         token_ids,
         padding_mask=None,
+        segment_ids=None,
         memory=None,
         memory_padding_mask=None,
         positions=None,
@@ -110,6 +124,7 @@ class Stack(Model):
             token_ids: int (B, T).
             padding_mask: bool (B, S), `True` at real tokens; with a cache S counts the
                 cached tokens, too. `None` means that all are real.
+            segment_ids: int (B, T), each less than `num_segments`; `None` means 0.
             memory: float (B, S', D'), what cross-attention reads.
             memory_padding_mask: bool (B, S'), `True` at real positions.
             positions: int (B or 1, T), each less than S; by default each row counts
@@ -126,8 +141,9 @@ class Stack(Model):
             float (B, N, T, S), one a layer.
 
         Raises:
-            ValueError: the sequence is longer than the learned positions; or memory is
-                missing where there is cross-attention, or given where there is none.
+            ValueError: the sequence is longer than the learned positions; memory is
+                missing where there is cross-attention, or given where there is none;
+                or segments are given where there are none.
         """
         config = self.config
         if config.cross_attention == (memory is None and projected is None):
@@ -136,6 +152,11 @@ class Stack(Model):
                 "cross-attention, so it must be called with"
                 f"{'' if config.cross_attention else 'out'} memory (or projected). "
                 f"Received: memory={memory}."
+            )
+        if segment_ids is not None and not config.num_segments:
+            raise ValueError(
+                f"{self.name} has num_segments=0, so it must be called without "
+                f"segment_ids. Received: segment_ids={segment_ids}."
             )
         length = key_length = ops.dim(token_ids, 1)
         if cache is not None:
@@ -152,6 +173,10 @@ class Stack(Model):
         x = self.token_embedding(token_ids)
         if config.embedding_scale != 1.0:
             x = x * config.embedding_scale
+        if config.num_segments:
+            if segment_ids is None:
+                segment_ids = ops.full((1, 1), 0, "int32")
+            x = x + self.segment_embedding(segment_ids)
         if config.positions in ("learned", "sinusoidal"):
             if positions is None:
                 positions = _row_positions(query_index, padding_mask)
@@ -172,7 +197,10 @@ class Stack(Model):
         )
         if config.positions == "rotary":
             shared["rotation"] = rotary_angles(
-                query_index, config.head_dim, config.rope_max_wavelength, key_length
+                query_index,
+                config.rotary_dim or config.head_dim,
+                config.rope_max_wavelength,
+                key_length,
             )
         if config.cross_attention:
             shared["memory"] = memory
@@ -248,16 +276,27 @@ class Stack(Model):
 
     def _self_mask(self, query_index, key_index, padding_mask, cache, static_length):
         """Who attends to whom, bool; and whether that is exactly the causal mask."""
-        padding = None if padding_mask is None else _key_mask(padding_mask)
-        if not self.config.causal:
-            return padding, False
-        if cache is not None and static_length == 1 and ops.buffers_grow():
-            return padding, False  # the last token sees all there is
-        past = ops.expand_dims(key_index, 0) <= ops.expand_dims(query_index, 1)
-        past = ops.expand_dims(ops.expand_dims(past, 0), 0)
-        if padding is None:
-            return past, cache is None
-        return past & padding, False
+        window = self.config.attention_window
+
+        def every_pair(related):
+            pairs = related(
+                ops.expand_dims(key_index, 0), ops.expand_dims(query_index, 1)
+            )
+            return ops.expand_dims(ops.expand_dims(pairs, 0), 0)
+
+        masks = []
+        is_last = cache is not None and static_length == 1 and ops.buffers_grow()
+        causal = self.config.causal and not is_last  # the last token sees all there is
+        if causal:
+            masks.append(every_pair(operator.le))
+        if window is not None:
+            masks.append(
+                every_pair(lambda key, query: ops.absolute(key - query) < window)
+            )
+        if padding_mask is not None:
+            masks.append(_key_mask(padding_mask))
+        mask = functools.reduce(operator.and_, masks) if masks else None
+        return mask, causal and cache is None and len(masks) == 1
 
     def get_config(self):
         """The config, for `from_config`."""

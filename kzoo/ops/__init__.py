@@ -65,6 +65,7 @@ from kzoo.ops.nn import (
     is_onnx,
     layer_norm,
     linear,
+    linear_by_head,
     linear_transposed,
     linears,
     log_softmax,
@@ -76,6 +77,7 @@ from kzoo.ops.nn import (
     silu,
     softmax,
     split_heads,
+    std_norm,
 )
 
 __all__ = [
@@ -109,6 +111,7 @@ __all__ = [
     "is_onnx",
     "layer_norm",
     "linear",
+    "linear_by_head",
     "linear_transposed",
     "linears",
     "log_softmax",
@@ -134,6 +137,7 @@ __all__ = [
     "split",
     "split_heads",
     "sqrt",
+    "std_norm",
     "sum",
     "take",
     "take_along_axis",

@@ -27,6 +27,19 @@ def _(graph, x, y):
 
 
 @op
+def linear_by_head(x, kernel):
+    """Each head by its own kernel: (B, N, T, H) with (N, H, E) to (B, N, T, E)."""
+    # Not `matmul`: where it repeats a batch axis, TensorFlow 2.21 with oneDNN writes
+    # beside its memory.
+    return keras.ops.einsum("bnth,nhe->bnte", x, kernel)
+
+
+@linear_by_head.emits
+def _(graph, x, kernel):
+    return matmul(x, kernel)
+
+
+@op
 def linear(x, kernel, bias=None):
     """`x @ kernel + bias`; kernel (D, E), bias (E,)."""
     if keras.backend.backend() == "tensorflow":
@@ -88,6 +101,8 @@ def linears(x, layers):
 
 @linears.emits
 def _(graph, x, layers):
+    if len(layers) == 1:
+        return [layers[0](x)]
     kernels = [layer.kernel for layer in layers]
     bias = None
     if layers[0].use_bias:
@@ -143,6 +158,29 @@ def _(graph, x, scale, epsilon):
 
 
 @op
+def std_norm(x, gamma, beta, epsilon):
+    """`gamma * (x - mean) / (std + epsilon) + beta` over the last axis.
+
+    The standard deviation is the unbiased one, of D - 1; computed in float32 at least.
+    """
+    wide = ops.cast(x, "float32") if "16" in str(x.dtype) else x
+    centered = wide - ops.mean(wide, axis=-1, keepdims=True)
+    squares = ops.sum(centered * centered, axis=-1, keepdims=True)
+    # The root's slope at 0, of a row of equal numbers, is infinite: stay off it.
+    std = ops.sqrt(ops.maximum(squares / (x.shape[-1] - 1.0), 1e-30))
+    return ops.cast(centered / (std + epsilon), x.dtype) * gamma + beta
+
+
+_std_norm_decomposed = std_norm.__wrapped__
+
+
+@std_norm.emits
+def _(graph, x, gamma, beta, epsilon):
+    gamma, beta = graph.lift(gamma), graph.lift(beta)
+    return _by_rows(graph, x, lambda x: _std_norm_decomposed(x, gamma, beta, epsilon))
+
+
+@op
 def gelu(x):
     """x times the normal distribution function (Hendrycks and Gimpel, 2016)."""
     return keras.ops.gelu(x, approximate=False)
@@ -179,7 +217,20 @@ def _(graph, x):
     return x * ops.sigmoid(x)
 
 
-ACTIVATIONS = {"relu": ops.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+def identity(x):
+    """`x`."""
+    return x
+
+
+ACTIVATIONS = {
+    "relu": ops.relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "sigmoid": ops.sigmoid,
+    "tanh": ops.tanh,
+    "linear": identity,
+}
 
 
 @op
@@ -238,6 +289,14 @@ def _(graph, x, num_heads):
     return x if graph.root.opset >= 23 else split_heads(x, num_heads)
 
 
+def repeat_heads(x, num_heads, num_key_value_heads):
+    """(B, K, S, H) to (B, N, S, H): each head N / K times in turn."""
+    if num_heads == num_key_value_heads:
+        return x
+    heads = np.arange(num_heads, dtype="int32") // (num_heads // num_key_value_heads)
+    return ops.take(x, heads, axis=1)
+
+
 @op
 def attention(
     query,
@@ -252,6 +311,7 @@ def attention(
     causal=False,
     cache=None,
     index=0,
+    similarity=None,
     dropout=None,
     return_weights=False,
 ):
@@ -274,6 +334,8 @@ def attention(
             runtime whose kernel knows it.
         cache: earlier keys and values (B, K, P, H) to put `key` and `value` behind.
         index: int scalar, how many positions of the cache are filled.
+        similarity: a function of query (B, N, T, H) and key (B, N, S, H) to scores
+            (B, N, T, S), instead of their dot products.
         dropout: a function applied to the weights.
         return_weights: whether the weights are wanted too.
 
@@ -297,9 +359,12 @@ def attention(
             return x
         return ops.reshape(x, (batch, heads, length, ops.dim(x, -1)))
 
-    grouped = regrouped(query, num_key_value_heads, -1)
-    scores = matmul(grouped, ops.transpose(key, (0, 1, 3, 2)))
-    scores = regrouped(scores, num_heads, length)
+    if similarity is None:
+        grouped = regrouped(query, num_key_value_heads, -1)
+        scores = matmul(grouped, ops.transpose(key, (0, 1, 3, 2)))
+        scores = regrouped(scores, num_heads, length)
+    else:
+        scores = similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     if mask is not None:
@@ -336,14 +401,15 @@ def _(
     causal=False,
     cache=None,
     index=0,
+    similarity=None,
     dropout=None,
     return_weights=False,
 ):
     split = dict(num_heads=num_heads, num_key_value_heads=num_key_value_heads)
-    if graph.root.opset < 23:
+    if graph.root.opset < 23 or similarity is not None:
         return _decomposed(
             query, key, value, mask, bias, scale=scale, cache=cache,
-            return_weights=return_weights, **split,
+            similarity=similarity, return_weights=return_weights, **split,
         )  # fmt: skip
     if causal and cache is None:
         mask = None
@@ -436,27 +502,31 @@ def _query_rows(graph, mask, query, axis):
 
 @op
 def rotate(x, cosine, sine, *, num_heads):
-    """Rotates pairs (i, i + H/2) of every head by an angle (RoFormer, 3.4.2).
+    """Rotates pairs (i, i + R/2) of every head by an angle (RoFormer, 3.4.2).
 
     The half-split layout of GPT-NeoX and Llama; GPT-J interleaves and does not match.
+    What of a head is behind its first R dimensions stays.
 
     Args:
         x: float (B, T, N*H), query or key.
-        cosine: float (T, H/2), of the angles.
-        sine: float (T, H/2).
+        cosine: float (T, R/2), of the angles.
+        sine: float (T, R/2).
         num_heads: N.
 
     Returns:
         float (B, T, N*H).
     """
     batch, length, width = ops.shape(x)
-    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
-    first, second = ops.split(x, 2)
+    head_dim, half = width // num_heads, cosine.shape[-1]
+    x = ops.reshape(x, (batch, length, num_heads, head_dim))
+    rest = [head_dim - 2 * half] if head_dim > 2 * half else []
+    first, second, *rest = ops.split(x, [half, half, *rest])
     cosine, sine = (
         ops.cast(ops.expand_dims(a, 1), first.dtype) for a in (cosine, sine)
     )
     rotated = ops.concatenate(
-        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
+        [first * cosine - second * sine, second * cosine + first * sine, *rest],
+        axis=-1,
     )
     return ops.reshape(rotated, (batch, length, width))
 
@@ -468,7 +538,7 @@ _rotate_decomposed = rotate.__wrapped__
 def _(graph, x, cosine, sine, *, num_heads):
     if graph.root.opset < 23:
         return _rotate_decomposed(x, cosine, sine, num_heads=num_heads)
-    batch, length = ops.dim(x, 0), ops.dim(x, 1)
+    batch, length, head_dim = ops.dim(x, 0), ops.dim(x, 1), x.shape[-1] // num_heads
 
     def rows():  # row t of the tables, for every row of the batch
         return ops.broadcast_to(
@@ -476,6 +546,8 @@ def _(graph, x, cosine, sine, *, num_heads):
         )
 
     key = ("rotation rows", str(batch), str(length))
+    rotated = 2 * cosine.shape[-1]
+    partial = {"rotary_embedding_dim": rotated} if rotated < head_dim else {}
     return graph.node(
         "RotaryEmbedding",
         x,
@@ -484,6 +556,7 @@ def _(graph, x, cosine, sine, *, num_heads):
         graph.once(key, rows),
         num_heads=num_heads,
         interleaved=0,
+        **partial,
     )
 
 

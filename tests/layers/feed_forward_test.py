@@ -60,5 +60,5 @@ def test_dropout_drops_inner_activations_at_its_rate_and_rescales():
 
 
 def test_an_unknown_activation_names_the_known():
-    with pytest.raises(ValueError, match=r"one of \['relu'.*Received: 'tanh'"):
-        FeedForward(D, F, "tanh")
+    with pytest.raises(ValueError, match=r"one of \['relu'.*Received: 'odd'"):
+        FeedForward(D, F, "odd")
