@@ -54,6 +54,8 @@ def test_defaults_are_filled_in_from_other_fields():
     assert config.final_norm
     assert not stack(norm_position="post").final_norm
     assert stack(norm_position="post", final_norm=True).final_norm
+    assert stack(similarity="dot").attention_scale == 1.0
+    assert stack(similarity="general", attention_scale=1).attention_scale == 1.0
 
 
 def test_a_config_is_frozen():
@@ -102,7 +104,15 @@ def test_rates_are_below_one(name, value):
 
 
 @pytest.mark.parametrize(
-    "name", ["positions", "norm", "norm_position", "feed_forward", "activation"]
+    "name",
+    [
+        "positions",
+        "norm",
+        "norm_position",
+        "feed_forward",
+        "activation",
+        "similarity",
+    ],
 )
 def test_an_unknown_choice_names_the_known(name):
     with pytest.raises(ValueError, match=f"StackConfig.{name} must be one of .*'odd'"):
@@ -143,6 +153,31 @@ IMPOSSIBLE_STACKS = [
         dict(positions="sinusoidal", hidden_dim=9, num_heads=3),
         "positions='sinusoidal'.*hidden_dim=9",
     ),
+    (
+        dict(positions="rotary", similarity="additive"),
+        "positions='rotary'.*similarity='additive'",
+    ),
+    (dict(rotary_dim=2), "rotary_dim=2, positions='sinusoidal'"),
+    (
+        dict(positions="rotary", head_dim=6, rotary_dim=8),
+        "rotary_dim=8, head_dim=6",
+    ),
+    (dict(positions="rotary", rotary_dim=3), "rotary_dim=3, head_dim=64"),
+    (dict(positions="rotary", rotary_dim=0), "rotary_dim=0, head_dim=64"),
+    (
+        dict(similarity="dot", attention_scale=0.1),
+        "attention_scale=0.1, similarity='dot'",
+    ),
+    (dict(attention_window=0), "attention_window must be at least 1.*0"),
+    (dict(num_segments=-1), "num_segments must be 0 .*-1"),
+    (
+        dict(norm="std_norm", hidden_dim=1, num_heads=1, positions="none"),
+        "norm='std_norm' needs hidden_dim.*hidden_dim=1",
+    ),
+    (
+        dict(norm="std_norm", head_dim=1, query_key_norm=True),
+        "norm='std_norm' needs head_dim.*head_dim=1",
+    ),
     (dict(relative_buckets=7), r"relative_buckets must be even.*causal=False.*7"),
     (dict(relative_buckets=2), r"relative_buckets.* at least 4.*causal=False.*2"),
     (
@@ -170,6 +205,9 @@ def test_the_neighbours_of_the_impossible_are_possible():
     stack(hidden_dim=10, num_heads=4, head_dim=3)
     stack(num_heads=4, num_key_value_heads=1)
     stack(positions="alibi", head_dim=5)
+    stack(positions="rotary", head_dim=5, rotary_dim=4)
+    stack(positions="rotary", similarity="dot")
+    stack(norm="std_norm", head_dim=1)
     stack(positions="learned", hidden_dim=9, num_heads=3)
     stack(relative_buckets=4, relative_max_distance=2)
     decoder(relative_buckets=2, relative_max_distance=2)
@@ -223,6 +261,14 @@ IMPOSSIBLE_MODELS = [
     (
         dict(decoder=decoder(), pad_token_id=2),
         "pad_token_id and end_token_id must differ.*2 twice",
+    ),
+    (
+        dict(decoder=decoder(), mask_token_id=10),
+        r"mask_token_id must be in \[0, 10\).*10",
+    ),
+    (
+        dict(encoder=stack(), pad_token_id=3, mask_token_id=3),
+        "pad_token_id and mask_token_id must differ.*3 twice",
     ),
     (dict(decoder={"causal": True}), "ModelConfig.decoder must be .*StackConfig"),
 ]

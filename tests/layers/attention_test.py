@@ -270,6 +270,93 @@ def test_cross_attention_is_a_layer(use_bias, tmp_path):
     )
 
 
+VALUES = RANDOM.normal(size=(B, S, 7)).astype("float32")
+
+
+def test_query_key_and_value_may_have_different_widths():
+    """By heads of Vaswani et al. (2017), with the inputs of each projection."""
+    layer = Attention(D, 4, 2, attention_bias=False, name="attention")
+    layer.build((None, None, D), (None, None, M), (None, None, 7))
+    perturb(layer.weights)
+    kernels = {w.path.split("/", 1)[1]: to_numpy(w.value) for w in layer.weights}
+    assert kernels["key/kernel"].shape == (M, 6)
+    assert kernels["value/kernel"].shape == (7, 6)
+    assert "query/bias" not in kernels and "output/bias" in kernels
+
+    def project(name, x, heads):
+        y = x.astype("float64") @ kernels[f"{name}/kernel"]
+        return y.reshape(*x.shape[:2], heads, 3)
+
+    q, k, v = (
+        project("query", X, 4),
+        project("key", MEMORY, 2),
+        project("value", VALUES, 2),
+    )
+    heads = []
+    for n in range(4):
+        scores = q[:, :, n] @ k[:, :, n // 2].transpose(0, 2, 1) / np.sqrt(3)
+        mask = np.broadcast_to(CROSS_MASK[:, 0], scores.shape)
+        heads.append(masked_softmax(scores, mask) @ v[:, :, n // 2])
+    expected = np.concatenate(heads, -1) @ kernels["output/kernel"]
+    expected = expected + kernels["output/bias"]
+    got = layer(X, memory=MEMORY, value=VALUES, attention_mask=CROSS_MASK)
+    assert difference(to_numpy(got), expected) <= 1e-6
+    projected = layer.project_memory(MEMORY, VALUES)
+    got = layer(X, projected=projected, attention_mask=CROSS_MASK)
+    assert difference(to_numpy(got), expected) <= 1e-6
+
+
+def test_values_of_their_own_go_with_self_attention_too():
+    layer = Attention(D, 4)
+    layer.build((None, None, D), value_shape=(None, None, 7))
+    perturb(layer.weights)
+    values = RANDOM.normal(size=(B, T, 7)).astype("float32")
+    np.testing.assert_allclose(
+        to_numpy(layer(X, value=values)),
+        to_numpy(layer(X, memory=X, value=values)),
+        atol=1e-6,
+    )
+
+
+def test_inputs_of_different_widths_make_a_layer(tmp_path):
+    check_layer(
+        lambda **kw: Attention(
+            D, 4, 2, attention_bias=False, query_key_norm="std_norm", **kw
+        ),
+        dict(query=X, memory=MEMORY, value=VALUES, attention_mask=CROSS_MASK),
+        (B, T, D),
+        tmp_path,
+        build_shapes=[(None, None, D), (None, None, M), (None, None, 7)],
+    )
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_normed_queries_and_keys_make_a_layer(norm, tmp_path):
+    check_layer(
+        lambda **kw: Attention(
+            D, 4, 2, query_key_norm=norm, norm_epsilon=1e-3, use_bias=False, **kw
+        ),
+        dict(query=X, attention_mask=SELF_MASK),
+        (B, T, D),
+        tmp_path,
+        build_shapes=[(None, None, D)],
+    )
+
+
+def test_normed_queries_make_scores_independent_of_their_size():
+    layer = built(query_key_norm="rms_norm", norm_epsilon=1e-12, use_bias=False)
+    _, weights = layer(X, return_weights=True)
+    _, larger = layer(9 * X, return_weights=True)
+    np.testing.assert_allclose(to_numpy(larger), to_numpy(weights), atol=1e-5)
+
+
+def test_an_unknown_norm_names_the_known():
+    with pytest.raises(
+        ValueError, match="query_key_norm must be one of.*Received: 'l2"
+    ):
+        Attention(D, 4, query_key_norm="l2")
+
+
 def test_impossible_heads_name_both_arguments():
     with pytest.raises(ValueError, match="hidden_dim=10, num_heads=4"):
         Attention(10, 4)

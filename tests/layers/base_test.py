@@ -10,8 +10,9 @@ from kzoo.layers import (
     Embedding,
     LayerNormalization,
     RMSNormalization,
+    StdNormalization,
 )
-from tests.harness import check_layer, to_numpy
+from tests.harness import check_layer, difference, gradients, perturb, to_numpy
 
 B, T, D, V = 2, 5, 12, 17
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
@@ -24,6 +25,7 @@ LAYERS = {
     "embedding": (lambda **kw: Embedding(V, D, **kw), IDS, (B, T, D)),
     "layer_norm": (lambda **kw: LayerNormalization(epsilon=1e-5, **kw), X, (B, T, D)),
     "rms_norm": (lambda **kw: RMSNormalization(epsilon=0.1, **kw), X, (B, T, D)),
+    "std_norm": (lambda **kw: StdNormalization(epsilon=0.1, **kw), X, (B, T, D)),
 }
 
 
@@ -43,6 +45,36 @@ def test_options_of_keras_do_what_they_do_there(options):
     np.testing.assert_allclose(
         to_numpy(ours(X, training=True)), to_numpy(theirs(X)), atol=1e-6
     )
+
+
+def test_std_norm_divides_by_the_unbiased_deviation_plus_epsilon():
+    layer = StdNormalization(epsilon=0.1)
+    layer.build((None, D))
+    perturb(layer.weights)
+    x = X.astype("float64")
+    deviation = x.std(axis=-1, ddof=1, keepdims=True)
+    expected = (x - x.mean(axis=-1, keepdims=True)) / (deviation + 0.1)
+    expected = expected * to_numpy(layer.gamma.value) + to_numpy(layer.beta.value)
+    assert difference(to_numpy(layer(X)), expected) <= 1e-6
+
+
+def test_std_norm_has_a_gradient_where_all_numbers_are_equal():
+    layer = StdNormalization(name="norm")
+    layer.build((None, D))
+    dense = Dense(D, name="dense")
+    dense.build((None, D))
+    dense.kernel.assign(np.zeros((D, D)))
+
+    def loss():
+        return keras.ops.sum(layer(dense(X)) ** 2)
+
+    for gradient in gradients([dense.kernel, layer.gamma], loss):
+        assert np.isfinite(gradient).all()
+
+
+def test_std_norm_needs_two_numbers():
+    with pytest.raises(ValueError, match="2 or more.*Received.*1"):
+        StdNormalization().build((None, 1))
 
 
 def test_a_dense_layer_multiplies_integers():

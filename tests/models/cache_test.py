@@ -4,11 +4,14 @@ import functools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kzoo import ops
 from kzoo.config import ModelConfig, StackConfig
 from tests import harness
 from tests.harness import difference, padding, random_ids, to_numpy
+from tests.strategies import stack_configs
 
 # Building takes longer than running, and these tests change no weight.
 Transformer = functools.cache(harness.Transformer)
@@ -117,6 +120,38 @@ def check_padded_prompts(heads, positions, side, fixed):
     assert difference(got[mask], full[mask]) <= TOLERANCE
 
 
+OPTIONS = {
+    "window": dict(attention_window=2),
+    "window_rotary": dict(attention_window=3, positions="rotary", rotary_dim=4),
+    "window_relative": dict(attention_window=3, positions="relative"),
+    "query_key_norm": dict(query_key_norm=True, positions="rotary"),
+    "general": dict(similarity="general", num_key_value_heads=2),
+    "additive_tanh": dict(similarity="additive_tanh", num_key_value_heads=2),
+}
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_equal_full_forward(option, fixed):
+    transformer = Transformer(decoder_only(**OPTIONS[option]))
+    ids = random_ids(transformer.config.decoder, (3, LENGTH))
+    for side in ("left", "right"):
+        mask = padding([7, 4, 1], LENGTH, side)
+        full = to_numpy(transformer.decoder(ids, padding_mask=mask))
+        got = in_chunks(transformer.decoder, ids, [4, 2, 1], fixed, mask)
+        assert difference(got[mask], full[mask]) <= TOLERANCE
+
+
+@given(stack_configs(causal=True), st.booleans(), st.sampled_from(["left", "right"]))
+@settings(max_examples=10, deadline=None, derandomize=True)
+def test_any_config_equals_full_forward(config, fixed, side):
+    transformer = Transformer(ModelConfig(decoder=config))
+    ids, mask = random_ids(config, (2, LENGTH)), padding([7, 4], LENGTH, side)
+    full = to_numpy(transformer.decoder(ids, padding_mask=mask))
+    got = in_chunks(transformer.decoder, ids, [5, 1, 1], fixed, mask)
+    assert difference(got[mask], full[mask]) <= TOLERANCE
+
+
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 @pytest.mark.parametrize("heads", HEADS)
 def test_projected_memory_equals_memory(heads, fixed):
@@ -135,9 +170,17 @@ def test_projected_memory_equals_memory(heads, fixed):
 
 
 @pytest.mark.parametrize("chunks", [[LENGTH], [1] * LENGTH], ids=["whole", "steps"])
-@pytest.mark.parametrize("num_key_value_heads", [4, 2])
-def test_rows_of_a_group_share_one_projected_memory(num_key_value_heads, chunks):
-    config = encoder_decoder(num_key_value_heads=num_key_value_heads)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(num_key_value_heads=2),
+        dict(num_key_value_heads=2, similarity="additive_tanh", query_key_norm=True),
+    ],
+    ids=str,
+)
+def test_rows_of_a_group_share_one_projected_memory(changes, chunks):
+    config = encoder_decoder(**changes)
     transformer = Transformer(config)
     decoder, beams = transformer.decoder, 3
     ids = random_ids(config.decoder, (2 * beams, LENGTH))

@@ -111,6 +111,24 @@ OPTIONS = {
     "heads_no_power_of_two": dict(num_heads=6, head_dim=4, positions="alibi"),
     "without_bias": dict(use_bias=False),
     "attention_scale": dict(attention_scale=0.7),
+    "std_norm": dict(norm="std_norm", norm_epsilon=0.1),
+    "glu": dict(feed_forward="gated", activation="sigmoid"),
+    "bilinear": dict(feed_forward="gated", activation="linear"),
+    "attention_bias": dict(use_bias=False, attention_bias=True),
+    "without_attention_bias": dict(attention_bias=False),
+    "dot": dict(similarity="dot"),
+    "general": dict(similarity="general", num_key_value_heads=2),
+    "additive": dict(similarity="additive", num_key_value_heads=1),
+    "additive_tanh": dict(similarity="additive_tanh", num_key_value_heads=2),
+    "query_key_norm": dict(query_key_norm=True, num_key_value_heads=2),
+    "query_key_rms_norm_rotary": dict(
+        query_key_norm=True, norm="rms_norm", positions="rotary"
+    ),
+    "window": dict(attention_window=3),
+    "window_of_itself": dict(attention_window=1),
+    "partial_rotary": dict(positions="rotary", rotary_dim=4),
+    "partial_rotary_odd_head": dict(positions="rotary", head_dim=7, rotary_dim=2),
+    "segments": dict(num_segments=3),
     "embedding_norm": dict(embedding_norm=True),
     "embedding_scale": dict(embedding_scale=32**0.5),
     "embedding_norm_and_scale": dict(
@@ -187,6 +205,20 @@ def test_any_config_in_float64_comes_closer_to_the_reference(config, side, seed)
     finally:
         keras.config.set_floatx("float32")
         keras.config.set_dtype_policy("float32")
+
+
+def test_segments_are_added_to_the_embedding():
+    config = config_of("encoder", num_segments=3)
+    transformer = Transformer(config)
+    ids, mask = random_ids(config.encoder, (3, LENGTH)), padding(LENGTHS, LENGTH)
+    segments = np.arange(3 * LENGTH).reshape(3, LENGTH) % 3
+    got = to_numpy(transformer.encoder(ids, padding_mask=mask, segment_ids=segments))
+    expected = transformer.reference.encode(ids, mask, segment_ids=segments)
+    assert difference(got[mask], expected[mask]) <= TOLERANCE
+    assert difference(got, to_numpy(transformer.encoder(ids, padding_mask=mask))) > 0.1
+    plain = Transformer(config_of("encoder")).encoder
+    with pytest.raises(ValueError, match="num_segments=0.*without segment_ids"):
+        plain(ids, segment_ids=segments)
 
 
 def test_masks_may_be_left_out():

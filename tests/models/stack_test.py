@@ -125,15 +125,20 @@ def test_without_positions_the_order_is_unknown():
 # Gradients.
 
 
-@pytest.mark.parametrize("positions", ["learned", "relative"])
-@pytest.mark.parametrize("tie_head", [True, False])
-def test_gradients_reach_every_variable(positions, tie_head):
+@pytest.mark.parametrize(
+    ("tie_head", "changes"),
+    [
+        (True, dict(positions="learned", activation="gelu")),
+        (False, dict(positions="relative", norm="std_norm", query_key_norm=True)),
+        (False, dict(similarity="additive_tanh", num_segments=2)),
+    ],
+)
+def test_gradients_reach_every_variable(tie_head, changes):
     config = encoder_decoder(
         dict(head_bias=True, tie_head=tie_head),
-        positions=positions,
         feed_forward="gated",
-        activation="gelu",
         embedding_norm=True,
+        **changes,
     )
     transformer = Transformer(config)
     ids, source = random_ids(config.decoder, (2, 5)), random_ids(config.encoder, (2, 4))
@@ -149,7 +154,9 @@ def test_gradients_reach_every_variable(positions, tie_head):
     ):
         assert gradient is not None, variable.path
         assert np.isfinite(gradient).all(), variable.path
-        if variable.path.endswith("attention/key/bias"):
+        plain = not changes.keys() & {"query_key_norm", "similarity"}
+        last = "attention/key/bias" if plain else "key_norm/beta"
+        if variable.path.endswith(last):
             # It adds the same to all scores of a query, which softmax takes away.
             assert np.abs(gradient).max() < 1e-4, variable.path
         else:
@@ -276,6 +283,41 @@ def test_variable_paths_of_a_small_encoder_decoder():
         "head/kernel": (16, 23),
         "head/bias": (23,),
     }
+
+
+def test_variable_paths_of_the_options():
+    config = ModelConfig(
+        encoder=stack(num_layers=1, num_segments=2),
+        decoder=stack(
+            num_layers=1,
+            norm="std_norm",
+            query_key_norm=True,
+            similarity="additive_tanh",
+            num_key_value_heads=2,
+            attention_bias=False,
+            causal=True,
+            cross_attention=True,
+        ),
+    )
+    weights = {path: w.shape for path, w in Transformer(config).weights.items()}
+    assert weights["encoder/segment_embedding/embeddings"] == (2, 16)
+    for name in ("self_attention", "cross_attention"):
+        prefix = f"decoder/layer_0/{name}/"
+        found = {p.removeprefix(prefix): s for p, s in weights.items() if prefix in p}
+        assert found == {
+            "query/kernel": (16, 16),
+            "key/kernel": (16, 8),
+            "value/kernel": (16, 8),
+            "output/kernel": (16, 16),
+            "output/bias": (16,),
+            "query_norm/gamma": (4,),
+            "query_norm/beta": (4,),
+            "key_norm/gamma": (4,),
+            "key_norm/beta": (4,),
+            "similarity/query_kernel": (4, 4, 4),
+            "similarity/key_kernel": (4, 4, 4),
+            "similarity/vector": (4, 4, 1),
+        }
 
 
 def test_kernels_have_the_shapes_of_heads_and_of_the_memory():
