@@ -1,4 +1,4 @@
-"""Greedy and beam search, written once for tensors and ONNX values.
+"""Greedy search, sampling and beam search, written once for tensors and ONNX values.
 
 A search knows nothing of the model: it is given `step(tokens, cache, index)`, which
 reads one token a row and gives the logits of the next and the new cache. Rows are
@@ -8,6 +8,7 @@ Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_si
 """
 
 from kzoo import ops
+from kzoo.generation.sampling import sample
 
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 
@@ -15,7 +16,7 @@ IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it 
 def search(
     step, tokens, cache, index, options, *, end_token_id, pad_token_id, capacity
 ):
-    """Generates with `options["beams"]` beams; one beam is greedy search.
+    """Generates with `options["beams"]` beams; one beam is greedy search, or sampling.
 
     With M > 1 beams each step extends the M unfinished sequences and looks at the best
     2 M extensions. One that ends counts as finished when it is among the best M, and
@@ -33,7 +34,10 @@ def search(
             bool or scalar `early_stopping`: with M > 1 a row ends as soon as M
             sequences are finished, else when no unfinished one can score better any
             more (its bound: log p never rises, and the penalty is the kindest within
-            `max_new_tokens`).
+            `max_new_tokens`). Optionally `temperature`, a scalar: one beam draws each
+            token from softmax(logits / temperature) where it is positive, with the int
+            scalar `seed` and the numbers `row` int (B,), by default 0, 1, ...; the
+            scores stay those of the model.
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.
         capacity: int, the most new tokens, where buffers are fixed.
@@ -98,6 +102,12 @@ class _Choice:
         self.count = options["num_return_sequences"]
         self.penalty = ops.as_scalar(options["length_penalty"], "float32")
         self.early_stopping = options["early_stopping"]
+        self.temperature = options.get("temperature")
+        if self.temperature is not None:
+            self.temperature = ops.as_scalar(self.temperature, "float32")
+            self.seed = ops.as_scalar(options["seed"])
+            row = options.get("row")
+            self.number = ops.arange(batch) if row is None else row
         self.end, self.pad = end_token_id, pad_token_id
         # What does not change: the row of a prompt's first beam, and of each beam.
         self.first_row = ops.expand_dims(ops.arange(batch), 1) * self.beams
@@ -145,9 +155,9 @@ class _Choice:
         }
 
     def greedy(self, state, logits):
-        """Greedy search's next state."""
+        """Greedy search's next state, or sampling's."""
         done, made = state["done"], state["made"]
-        ids = ops.expand_dims(ops.argmax(logits), 1)
+        ids = ops.expand_dims(self.next_tokens(logits, made), 1)
         gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         ends = ops.equal(ids, self.end)
         scores = state["scores"] + ops.where(done, 0.0, gain)
@@ -163,6 +173,16 @@ class _Choice:
             "source": state["source"],
             "tokens": ops.reshape(tokens, (self.rows,)),
         }
+
+    def next_tokens(self, logits, made):
+        """The most probable tokens, or drawn ones: float (R, V) to int (R,)."""
+        if self.temperature is None:
+            return ops.argmax(logits)
+        return ops.cond(
+            self.temperature > 0.0,
+            lambda: sample(logits, self.temperature, self.seed, self.number, made),
+            lambda: ops.argmax(logits),
+        )
 
     def beam(self, state, logits, width, origin):
         """Beam search's next state.

@@ -353,6 +353,7 @@ def _elementwise(name, op_type):
 
 
 exp = _elementwise("exp", "Exp")
+log = _elementwise("log", "Log")
 sin = _elementwise("sin", "Sin")
 erf = _elementwise("erf", "Erf")
 tanh = _elementwise("tanh", "Tanh")

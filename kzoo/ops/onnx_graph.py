@@ -25,6 +25,7 @@ ONNX_CODES = {
     "bool": 9,
     "float16": 10,
     "float64": 11,
+    "uint64": 13,
 }
 
 _active = threading.local()

@@ -99,6 +99,8 @@ class ExportsGeneration(Exports):
                     Argument("num_return_sequences", "int32", default=1),
                     Argument("length_penalty", "float32", default=1.0),
                     Argument("early_stopping", "bool", default=True),
+                    Argument("temperature", "float32", default=0.0),
+                    Argument("seed", "int32", default=0),
                 ),
                 {
                     "sequences": ("batch", "hypotheses", "new_tokens"),
@@ -124,10 +126,11 @@ class ExportsGeneration(Exports):
 
     def _generate_cases(self, generator):
         cases = {}
-        for text, shape, limit, beams, count, penalty, early in (
-            ("greedy, batch 3, padded", (3, 12), 3, 1, 1, 1.0, True),
-            ("3 beams, 2 best, padded", (2, 9), 3, 3, 2, 0.6, True),
-            ("2 beams, exact stop, batch 1", (1, 7), 2, 2, 1, 1.0, False),
+        for text, shape, limit, beams, count, penalty, early, heat in (
+            ("greedy, batch 3, padded", (3, 12), 3, 1, 1, 1.0, True, 0.0),
+            ("3 beams, 2 best, padded", (2, 9), 3, 3, 2, 0.6, True, 0.0),
+            ("2 beams, exact stop, batch 1", (1, 7), 2, 2, 1, 1.0, False, 0.0),
+            ("sampling, batch 2", (2, 4), 2, 1, 1, 1.0, True, 0.8),
         ):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
             cases[text] = {
@@ -137,5 +140,7 @@ class ExportsGeneration(Exports):
                 "num_return_sequences": count,
                 "length_penalty": penalty,
                 "early_stopping": early,
+                "temperature": heat,
+                "seed": 7,
             }
         return cases

@@ -54,6 +54,8 @@ class Generates(Task):
         length_penalty=1.0,
         early_stopping=True,
         num_return_sequences=1,
+        temperature=0.0,
+        seed=0,
         return_scores=False,
         batch_size=32,
         progress=None,
@@ -68,6 +70,10 @@ class Generates(Task):
             length_penalty: a number p; a sequence's score is log P / length ** p.
             early_stopping: see `kzoo.generation.search`.
             num_return_sequences: how many a prompt, best first; at most `beams`.
+            temperature: above 0, with one beam, each token is drawn from
+                softmax(logits / temperature); at 0 it is the most probable one.
+            seed: of the draws, an int32. They follow from it and a prompt's place among
+                the prompts, whatever its batch, and are those of exported files.
             return_scores: whether scores are returned, too.
             batch_size: how many rows are computed at a time, longest first.
             progress: a function called with the number of rows done.
@@ -92,6 +98,8 @@ class Generates(Task):
             batch_size,
             length_penalty,
             early_stopping,
+            temperature,
+            seed,
         )
         prompts = (
             self.encode_prompts([inputs] if single else inputs)
@@ -100,14 +108,21 @@ class Generates(Task):
         )
         self._check_prompts(prompts, max_new_tokens)
         run = self._generate_function(
-            shape_bucket(max_new_tokens), beams, num_return_sequences, early_stopping
+            shape_bucket(max_new_tokens),
+            beams,
+            num_return_sequences,
+            early_stopping,
+            temperature > 0,
         )
         results, scores = [None] * len(prompts), [None] * len(prompts)
         by_length = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         for first in range(0, len(prompts), batch_size):
             rows = by_length[first : first + batch_size]
             ids, mask = self._prompt_batch([prompts[i] for i in rows])
-            sequences, values = run(ids, mask, max_new_tokens, length_penalty)
+            numbers = rows + [0] * (len(ids) - len(rows))
+            sequences, values = run(
+                ids, mask, numbers, max_new_tokens, length_penalty, temperature, seed
+            )
             for row, sequence, value in zip(rows, sequences, values, strict=False):
                 real = value > IMPOSSIBLE / 2
                 results[row] = [self._trimmed(ids) for ids in sequence[real].tolist()]
@@ -123,10 +138,10 @@ class Generates(Task):
         results = results[0] if single else results
         return (results, np.array(scores)) if return_scores else results
 
-    def _generate_function(self, capacity, beams, count, early_stopping):
+    def _generate_function(self, capacity, beams, count, early_stopping, draws):
         capacity = capacity if keras.backend.backend() == "jax" else None
 
-        def function(ids, mask, max_new_tokens, length_penalty):
+        def function(ids, mask, row, max_new_tokens, length_penalty, temperature, seed):
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
             options = dict(
                 max_new_tokens=max_new_tokens,
@@ -135,16 +150,21 @@ class Generates(Task):
                 length_penalty=length_penalty,
                 early_stopping=early_stopping,
             )
+            if draws:
+                options |= dict(temperature=temperature, seed=seed, row=row)
             return self.search(inputs, options, capacity)
 
         return self.compiled_function(
-            ("generate", capacity, beams, count, early_stopping),
+            ("generate", capacity, beams, count, early_stopping, draws),
             function,
             [
                 ((None, None), "int32"),
                 ((None, None), "bool"),
+                ((None,), "int32"),
                 ((), "int32"),
                 ((), "float32"),
+                ((), "float32"),
+                ((), "int32"),
             ],
         )
 
@@ -239,6 +259,8 @@ def _check_options(
     batch_size,
     length_penalty,
     early_stopping,
+    temperature,
+    seed,
 ):
     for name, value in dict(
         max_new_tokens=max_new_tokens,
@@ -256,11 +278,23 @@ def _check_options(
             "num_return_sequences must be at most beams. Received: "
             f"num_return_sequences={num_return_sequences}, beams={beams}."
         )
-    number = isinstance(length_penalty, numbers.Real)
-    if not number or not math.isfinite(length_penalty):
+    for name, value, lowest in (
+        ("length_penalty", length_penalty, -math.inf),
+        ("temperature", temperature, 0.0),
+    ):
+        number = isinstance(value, numbers.Real) and math.isfinite(value)
+        if not number or value < lowest:
+            raise ValueError(
+                f"{name} must be a finite number"
+                f"{'' if lowest else ' and not negative'}. Received: {value!r}."
+            )
+    if temperature and beams > 1:
         raise ValueError(
-            f"length_penalty must be a finite number. Received: {length_penalty!r}."
+            "Tokens are drawn with one beam: set temperature=0 or beams=1. Received: "
+            f"temperature={temperature}, beams={beams}."
         )
+    if not isinstance(seed, numbers.Integral) or not -(2**31) <= seed < 2**31:
+        raise ValueError(f"seed must be an int32. Received: {seed!r}.")
     if early_stopping not in (True, False):
         raise ValueError(
             f"early_stopping must be True or False. Received: {early_stopping!r}."
