@@ -1,0 +1,87 @@
+"""Trains a sentiment classifier on IMDB's reviews and scores it on the test set.
+
+    python export/recipes/classify_reviews.py              # a small encoder
+    python export/recipes/classify_reviews.py --model page_004
+
+The data come through TensorFlow Datasets, or from `--train` and `--test`, tab-separated
+files with the label in column 0 and the text in column 4. The last tenth of the
+training rows, which are other films, chooses the epoch; the test set is read once.
+`page_004` is the classifier of the "Encoder-predictor-decoder" lecture at its size.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import keras
+
+import kzoo
+from kzoo.data import load_pairs
+
+MODELS = {
+    "page_004": dict(
+        stack=dict(
+            vocabulary_size=50_002, num_layers=1, hidden_dim=32, num_heads=2,
+            intermediate_dim=128, norm_position="post", embedding_norm=True,
+            attention_bias=False, dropout=0.1,
+        ),
+        task=dict(pooling="max_logits", max_length=400, head_dropout=0.0),
+        epochs=4,
+    ),
+    "small": dict(
+        stack=dict(
+            vocabulary_size=30_000, num_layers=1, hidden_dim=64, num_heads=4,
+            intermediate_dim=128, dropout=0.4, positions="rotary",
+            feed_forward="gated", activation="silu",
+        ),
+        task=dict(pooling="mean", max_length=512, head_dropout=0.4),
+        epochs=6,
+    ),
+}  # fmt: skip
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("--train", default="tfds:imdb_reviews")
+parser.add_argument("--test", default="tfds:imdb_reviews")
+parser.add_argument("--model", choices=MODELS, default="small")
+parser.add_argument("--out", type=Path, default=Path("runs/classify_reviews"))
+args = parser.parse_args()
+
+keras.utils.set_random_seed(1)
+recipe, out = MODELS[args.model], args.out / args.model
+rows = {}
+for split, source in (("train", args.train), ("test", args.test)):
+    columns = None if source.startswith("tfds:") else (4, 0)
+    pairs = load_pairs(source, split=split, columns=columns)
+    rows[split] = [t.replace("<br />", " ") for t, _ in pairs], [int(y) for _, y in pairs]
+texts, labels = rows["train"]
+held_out = len(texts) // 10
+started = time.time()
+tokenizer = kzoo.FastTokenizer.train(
+    texts, recipe["stack"]["vocabulary_size"], algorithm="wordpiece", lowercase=True
+)
+config = kzoo.ModelConfig(encoder=kzoo.StackConfig(**recipe["stack"]))
+classifier = kzoo.TextClassifier(
+    config, ["negative", "positive"], tokenizer=tokenizer, **recipe["task"]
+)
+classifier.compile(keras.optimizers.Adam(1e-3))
+best = keras.callbacks.ModelCheckpoint(
+    out / "best.weights.h5", "val_accuracy", save_best_only=True, save_weights_only=True
+)
+history = classifier.fit(
+    texts[:-held_out], labels[:-held_out], batch_size=32, epochs=recipe["epochs"],
+    validation_data=(texts[-held_out:], labels[-held_out:]), callbacks=[best], verbose=2,
+)  # fmt: skip
+minutes = (time.time() - started) / 60
+classifier.load_weights(best.filepath)
+classifier.save_folder(out / "model")
+result = dict(
+    model=args.model,
+    parameters=classifier.count_params(),
+    minutes=round(minutes, 1),
+    validation_accuracy=max(history.history["val_accuracy"]),
+    test=classifier.score(*rows["test"], batch_size=64),
+    history={k: [round(v, 4) for v in h] for k, h in history.history.items()},
+)
+(out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+print(json.dumps(result, indent=1))
