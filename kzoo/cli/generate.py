@@ -18,6 +18,7 @@ the prompt and what follows it; line breaks in it are written as spaces.
   kzoo generate writer "Once upon a time"
   kzoo generate writer --max-new-tokens 200 --beams 4 --input prompts.txt
   kzoo generate writer --n-best 3 --scores "Once upon a time"
+  kzoo generate writer --temperature 0.8 --seed 3 "Once upon a time"
 """)
 
 
@@ -33,6 +34,8 @@ def generate(
     beams: texts.Beams = 1,
     length_penalty: texts.LengthPenalty = 1.0,
     n_best: texts.NBest = 1,
+    temperature: texts.Temperature = 0.0,
+    seed: texts.Seed = 0,
     scores: texts.Scores = False,
     batch_size: texts.BatchSize = 32,
 ):
@@ -51,6 +54,8 @@ def generate(
             beams=max(beams, n_best),
             length_penalty=length_penalty,
             num_return_sequences=n_best,
+            temperature=temperature,
+            seed=seed,
             return_scores=True,
             batch_size=batch_size,
             progress=progress,

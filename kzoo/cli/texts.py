@@ -39,6 +39,15 @@ NBest = Annotated[
         "the text's number and a tab.",
     ),
 ]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        metavar="T",
+        min=0.0,
+        help="Above 0, each token is drawn: at 1 as the model says, below more surely.",
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the draws.")]
 Scores = Annotated[
     bool, typer.Option("--scores", help="Begin each line with the score and a tab.")
 ]

@@ -3,7 +3,7 @@
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Dense, Dropout, Layer
+from kzoo.layers.base import Dense, Dropout, Layer, make_initializer, make_norm
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -59,6 +59,13 @@ class LanguageModelHead(Layer):
             return ops.linear(x, self.kernel, self.bias)
         logits = self.tied_to.attend(x)
         return ops.add_bias(logits, self.bias) if self.use_bias else logits
+
+    def log_probabilities(self, x):
+        """float (..., D) to log softmax of the logits, float (..., V).
+
+        The "generator" of "The Annotated Transformer"; losses and search take logits.
+        """
+        return ops.log_softmax(self(x))
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -135,3 +142,49 @@ class PredictionHead(Layer):
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class MaskedLanguageModelHead(Layer):
+    """Logits of every token from a state: linear, activation, norm, token table, bias.
+
+    Paper: Devlin et al., 2019, https://arxiv.org/abs/1810.04805, and its code, which
+    has the layers before the table.
+
+    Args:
+        config: the `StackConfig` of the stack below.
+        tied_to: the `Embedding` whose table is used, or `None` for a kernel of its own.
+    """
+
+    def __init__(self, config, tied_to=None, **kwargs):
+        super().__init__(**kwargs)
+        self.config, self.tied_to = config, tied_to
+        self.hidden = Dense(
+            config.hidden_dim,
+            kernel_initializer=make_initializer(config),
+            dtype=self.dtype_policy,
+            name="hidden",
+        )
+        self.norm = make_norm(config, "norm")
+        self.norm.dtype_policy = self.dtype_policy
+        self.output_projection = LanguageModelHead(
+            config.vocabulary_size,
+            config.hidden_dim,
+            tied_to=tied_to,
+            use_bias=True,
+            kernel_initializer=make_initializer(config),
+            dtype=self.dtype_policy,
+            name="output",
+        )
+
+    def build(self, *_):
+        """Builds the layers."""
+        self.hidden.build((None, self.config.hidden_dim))
+        self.norm.build((None, None, self.config.hidden_dim))
+        self.output_projection.build()
+        self.built = True
+
+    def call(self, x):
+        """float (..., D) to logits float (..., V)."""
+        x = ops.ACTIVATIONS[self.config.activation](self.hidden(x))
+        return self.output_projection(self.norm(x))

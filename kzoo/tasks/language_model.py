@@ -1,12 +1,16 @@
 """What language models share: stacks, the head, next-token targets."""
 
+import keras
+import numpy as np
+
 from kzoo import ops
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
 from kzoo.tasks.exported import ExportsGeneration
 from kzoo.tasks.generates import Generates
-from kzoo.tasks.text_data import LearnsText
+from kzoo.tasks.text_data import LearnsText, is_text
 from kzoo.training import Adam, Perplexity, TokenAccuracy, WarmupInverseSquareRoot
+from kzoo.training.losses import token_cross_entropy
 
 
 class LanguageModel(LearnsText, Generates, ExportsGeneration):
@@ -76,6 +80,55 @@ class LanguageModel(LearnsText, Generates, ExportsGeneration):
         ids = x[self.decoder_input]
         last = ops.full((ops.dim(ids, 0), 1), self.config.pad_token_id, ids.dtype)
         return ops.concatenate([ids[:, 1:], last], axis=1)
+
+    def energy(self, x, y=None, *, batch_size=32):
+        """-log p of each target sequence given what it follows from, in nats.
+
+        The sum over its tokens, the end token among them: the energy of the pair (x, y)
+        in an energy-based view, which training lowers for the pairs of the data.
+
+        Args:
+            x: strings as `fit` takes them, or a dict of int arrays as `call` does.
+            y: likewise; targets int (B, T) beside a dict.
+            batch_size: rows of a batch; strings of like length share one.
+
+        Returns:
+            float32 (B,), as a numpy array.
+        """
+        if not is_text(x):
+            y = keras.ops.convert_to_numpy(self.targets(x)) if y is None else y
+            size = len(y)
+            rows = [
+                np.arange(i, min(i + batch_size, size))
+                for i in range(0, size, batch_size)
+            ]
+            parts = [({k: np.asarray(v)[r] for k, v in x.items()}, y[r]) for r in rows]
+            return np.concatenate([self._energy(*part) for part in parts])
+        features = self.encode_examples(x, y)
+        lengths = [len(row) for row in features[self.decoder_input]]
+        order = np.argsort(lengths, kind="stable")
+        energies = np.empty(len(lengths), "float32")
+        for first in range(0, len(order), batch_size):
+            chosen = order[first : first + batch_size]
+            batch = {k: [rows[i] for i in chosen] for k, rows in features.items()}
+            inputs, targets = self._inputs_and_targets(self._batch(batch))
+            energies[chosen] = self._energy(inputs, targets)
+        return energies
+
+    def _energy(self, inputs, targets):
+        names = sorted(inputs)
+
+        def energy(*arrays):
+            *arrays, targets = arrays
+            logits = self(dict(zip(names, arrays)), training=False)
+            return ops.sum(token_cross_entropy(targets, logits, self.ignore_id), axis=1)
+
+        signature = [
+            ((None, None), "bool" if name.endswith("mask") else "int32")
+            for name in [*names, "targets"]
+        ]
+        run = self.compiled_function(("energy", *names), energy, signature)
+        return run(*(inputs[name] for name in names), targets)
 
     def compute_loss(self, x=None, y=None, *args, **kwargs):
         """Keras's hook; without `y` the targets are the inputs, one token on."""

@@ -1,0 +1,75 @@
+"""The energy of a pair is the reference's negative log-likelihood."""
+
+import numpy as np
+import pytest
+
+import kzoo
+from tests.harness import perturb, to_numpy
+from tests.reference import Reference
+from tests.words import PAIRS, TOKENIZER, WORDS, causal, seq2seq
+
+
+def reference_of(model):
+    perturb(model.trainable_variables)
+    weights = {k: to_numpy(v.value) for k, v in model.named_variables().items()}
+    return Reference(model.config, weights)
+
+
+def expected(model, reference, target, source=None):
+    """-log p of a row's tokens after the start token, one by one in float64."""
+    config = model.config
+    ids = [config.start_token_id, *TOKENIZER.encode([target])[0], config.end_token_id]
+    encoder_ids = None
+    if source is not None:
+        encoder_ids = [[*TOKENIZER.encode([source])[0], config.end_token_id]]
+    logits = reference.logits([ids[:-1]], encoder_token_ids=encoder_ids)[0]
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -sum(log_p[t, ids[t + 1]] for t in range(len(ids) - 1))
+
+
+def test_energy_of_translations():
+    model = seq2seq()
+    reference = reference_of(model)
+    sources, targets = zip(*[(s, t[::-1][:2]) for s, t in PAIRS], strict=True)
+    got = model.energy(sources, targets, batch_size=3)
+    rows = zip(targets, sources, strict=True)
+    want = [expected(model, reference, *row) for row in rows]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    pairs = list(zip(sources, targets, strict=True))
+    np.testing.assert_allclose(model.energy(pairs), got, rtol=1e-5)
+
+
+def test_energy_of_texts_and_of_ids():
+    model = causal()
+    reference = reference_of(model)
+    words = [*WORDS[:5], "abcabc"]
+    got = model.energy(words, batch_size=4)
+    want = [expected(model, reference, word) for word in words]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    inputs, targets = model.encode_text(words)
+    np.testing.assert_allclose(model.energy(inputs, targets), want, rtol=1e-5)
+
+
+def test_training_lowers_the_energy_of_the_data():
+    model = causal()
+    model.compile(kzoo.training.Adam(1e-2))
+    before = model.energy(WORDS).mean()
+    model.fit(WORDS, epochs=3, verbose=0)
+    assert model.energy(WORDS).mean() < 0.8 * before
+
+
+def test_the_energy_is_minus_the_score_of_what_search_found():
+    model = seq2seq()
+    source = np.array([[5, 6, 7, 2]])
+    (found,), (score,) = model.generate(
+        source, beams=4, max_new_tokens=6, length_penalty=0.0, return_scores=True
+    )
+    targets = np.array([[*found, model.config.end_token_id][:6]])
+    ids = np.insert(targets[:, :-1], 0, model.config.start_token_id, axis=1)
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": ids}
+    assert model.energy(inputs, targets)[0] == pytest.approx(-score, rel=1e-5)
+
+
+def test_pairs_are_needed_where_the_task_has_two_sides():
+    with pytest.raises(ValueError, match="learns from pairs"):
+        seq2seq().energy(["ab", "cd"])
