@@ -1,26 +1,36 @@
-"""Maps of attention weights, with the tokens on the axes."""
+"""Maps of attention weights: with the tokens on the axes, or all heads at a glance."""
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import PowerNorm
 
-from kzoo.plots.style import INK, new_figure
+from kzoo.plots.style import (
+    INK,
+    PALE,
+    SEQUENTIAL,
+    add_title,
+    color_bar,
+    draw_map,
+    label_tokens,
+    new_figure,
+)
 
-# White space that a reader could not see as a label.
-_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "▁": "␣", "Ġ": "␣", "Ċ": "⏎"})
 _CELL = 0.19  # inches a token
 _MOST_PANELS = 48
+_HEAD = 48  # the most cells of a head's side in the overview
 
 
 def attention(
     weights,
     query_tokens,
-    key_tokens,
+    key_tokens=None,
     *,
     layers=None,
     heads=None,
     example=0,
     title=None,
-    query_label="output",
-    key_label="input",
+    query_label=None,
+    key_label=None,
     columns=4,
 ):
     """Draws which keys each query attends to: a panel a layer and head.
@@ -29,11 +39,12 @@ def attention(
     colour scale, white for 0.
 
     Args:
-        weights: what `return_weights` gives under `"self_attention"` or
-            `"cross_attention"`: a list, a layer each, of float (B, N, T, S); or an
-            array of the last two, three (N, T, S) or four axes (layer, N, T, S).
+        weights: what `AttentionRecorder.maps` gives: a list, a layer each, of float
+            (B, N, T, S); or an array of the last two, three (N, T, S) or four axes
+            (layer, N, T, S).
         query_tokens: at most T strings; later places are padding and not drawn.
-        key_tokens: at most S strings, likewise.
+        key_tokens: at most S strings, likewise; those of the query by default, for
+            self-attention.
         layers: indices of the layers to draw; all by default. Negative ones count from
             the end.
         heads: indices of heads; all by default; `"mean"` draws the mean of a layer's
@@ -51,24 +62,20 @@ def attention(
         ValueError: the weights' axes do not fit, there are more tokens than weights, a
             layer or head is not there, or there are too many panels to read.
     """
-    layer_list = _by_layer(weights, example)
-    query_tokens, key_tokens = list(query_tokens), list(key_tokens)
-    rows, keys = layer_list[0].shape[1:]
-    if not query_tokens or len(query_tokens) > rows:
-        raise ValueError(
-            f"attention expects 1 to {rows} query tokens, the third axis of the "
-            f"weights. Received: {len(query_tokens)}."
-        )
-    if not key_tokens or len(key_tokens) > keys:
-        raise ValueError(
-            f"attention expects 1 to {keys} key tokens, the last axis of the weights. "
-            f"Received: {len(key_tokens)}."
-        )
+    if query_label is None:
+        query_label = "from" if key_tokens is None else "output"
+    if key_label is None:
+        key_label = "to" if key_tokens is None else "input"
+    layer_list = by_layer(weights, example, "attention")
+    query_tokens, key_tokens = check_tokens(
+        "attention", layer_list, query_tokens, key_tokens
+    )
     panels = _panels(layer_list, layers, heads)
     if len(panels) > _MOST_PANELS:
         raise ValueError(
             f"{len(panels)} panels are too many to read; at most {_MOST_PANELS}. "
-            "Choose some with layers=[...] or heads=[...], or heads='mean'."
+            "Choose some with layers=[...] or heads=[...], or heads='mean'; "
+            "attention_heads draws all, small."
         )
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
@@ -84,37 +91,125 @@ def attention(
             axes.set_visible(False)
             continue
         name, values = panels[place]
-        image = axes.imshow(
-            values[used], vmin=0.0, vmax=highest, cmap="Blues", aspect="auto"
-        )
+        image = draw_map(axes, values[used], limits=(0.0, highest))
         axes.set_title(name, fontsize=9, color=INK)
         first = place % columns == 0
         last = place + columns >= len(panels)
-        _label(axes.xaxis, key_tokens, width, shown=last, rotate=True)
-        _label(axes.yaxis, query_tokens, height, shown=first, rotate=False)
-        axes.spines[:].set_color("#cccccc")
+        label_tokens(axes.xaxis, key_tokens, width, shown=last, rotate=True)
+        label_tokens(axes.yaxis, query_tokens, height, shown=first)
         if last:
             axes.set_xlabel(key_label, fontsize=9, color=INK)
         if first:
             axes.set_ylabel(query_label, fontsize=9, color=INK)
-    bar = figure.colorbar(image, ax=grid, shrink=0.8, aspect=30, pad=0.01)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=7, color="#aaaaaa")
-    bar.set_label("weight", fontsize=8, color=INK)
-    if title:
-        figure.suptitle(title, fontsize=11, color=INK)
+    color_bar(figure, image, grid, "weight")
+    add_title(figure, title)
     return figure
 
 
-def _by_layer(weights, example):
-    """A list of float (N, T, S), a layer each."""
+def attention_heads(weights, *, lengths=None, layers=None, example=0, title=None):
+    """Draws all heads small: layers run down, heads run across.
+
+    Each small map is as in `attention`, without labels. The colour follows the root of
+    the weight, so that heads which spread their attention show their pattern, too. Of
+    many tokens neighbours share a cell, which shows the largest of their weights.
+
+    Args:
+        weights: see `attention`.
+        lengths: T and S, how many queries and keys are tokens; later places are padding
+            and not drawn. All by default.
+        layers: indices of the layers to draw; all by default.
+        example: row of the batch, when `weights` is a list.
+        title: above the figure.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: the weights' axes or the lengths do not fit, or a layer is not
+            there.
+    """
+    layer_list = by_layer(weights, example, "attention_heads")
+    names = [
+        _index("layer", index, len(layer_list))
+        for index in (range(len(layer_list)) if layers is None else layers)
+    ]
+    if not names:
+        raise ValueError("attention_heads needs one layer at least.")
+    rows, keys = layer_list[0].shape[1:]
+    lengths = (rows, keys) if lengths is None else tuple(lengths)
+    if len(lengths) != 2 or not (1 <= lengths[0] <= rows and 1 <= lengths[1] <= keys):
+        raise ValueError(
+            f"lengths must be two numbers, 1 to {rows} and 1 to {keys}. "
+            f"Received: {lengths}."
+        )
+    rows, keys = lengths
+    maps = [
+        [_pooled(head[:rows, :keys]) for head in layer_list[index]] for index in names
+    ]
+    count = max(len(line) for line in maps)
+    # One picture, since hundreds of axes would take long.
+    height, width = maps[0][0].shape
+    gap = max(1, round(0.06 * max(height, width)))
+    down, across = height + gap, width + gap
+    mosaic = np.full((len(maps) * down - gap, count * across - gap), np.nan)
+    for i, line in enumerate(maps):
+        for j, values in enumerate(line):
+            mosaic[i * down : i * down + height, j * across : j * across + width] = (
+                values
+            )
+    side = float(np.clip(11.0 / max(count, len(maps)), 0.45, 1.3))  # inches a head
+    shape = np.array([across, down]) / max(across, down) * side
+    shape = np.maximum(shape, 0.3)
+    figure = new_figure(count * shape[0] + 1.5, len(maps) * shape[1] + 0.8)
+    axes = figure.subplots()
+    highest = float(np.nanmax(mosaic)) or 1.0
+    image = axes.imshow(
+        mosaic,
+        norm=PowerNorm(0.5, vmin=0.0, vmax=highest),
+        cmap=colormaps[SEQUENTIAL].with_extremes(bad=PALE),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    axes.spines[:].set_color(PALE)
+    axes.spines[:].set_linewidth(1.5)
+    axes.set_xticks(np.arange(count) * across + (width - 1) / 2, range(1, count + 1))
+    axes.set_yticks(
+        np.arange(len(maps)) * down + (height - 1) / 2, [index + 1 for index in names]
+    )
+    axes.tick_params(length=0, labelsize=8, labelcolor=INK, pad=3)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("head", fontsize=9, color=INK)
+    axes.set_ylabel("layer", fontsize=9, color=INK)
+    color_bar(figure, image, axes, "weight (the colour follows its root)")
+    add_title(figure, title)
+    return figure
+
+
+def _pooled(values):
+    """At most `_HEAD` cells a side, each the largest of those it stands for."""
+    for axis in (0, 1):
+        length = values.shape[axis]
+        size = -(-length // _HEAD)
+        values = np.maximum.reduceat(values, np.arange(0, length, size), axis=axis)
+    return values
+
+
+def by_layer(weights, example, who):
+    """A list of float (N, T, S), a layer each, of any form of weights."""
     if isinstance(weights, (list, tuple)):
         if not weights:
-            raise ValueError("attention needs the weights of one layer at least.")
+            raise ValueError(f"{who} needs the weights of one layer at least.")
         batch = [np.asarray(layer, np.float32) for layer in weights]
         if any(layer.ndim != 4 for layer in batch):
             raise ValueError(
                 "A list of weights holds (batch, heads, queries, keys) a layer. "
+                f"Received shapes: {[layer.shape for layer in batch]}."
+            )
+        if len({layer.shape[2:] for layer in batch}) > 1:
+            raise ValueError(
+                "The layers of one picture have the same queries and keys; draw "
+                "encoder, decoder and cross-attention apart. "
                 f"Received shapes: {[layer.shape for layer in batch]}."
             )
         if not -len(batch[0]) <= example < len(batch[0]):
@@ -132,6 +227,23 @@ def _by_layer(weights, example):
     while weights.ndim < 4:
         weights = weights[None]
     return list(weights)
+
+
+def check_tokens(who, layer_list, query_tokens, key_tokens):
+    """Lists of the tokens, which fit the weights; keys are the queries by default."""
+    query_tokens = list(query_tokens)
+    key_tokens = query_tokens if key_tokens is None else list(key_tokens)
+    rows, keys = layer_list[0].shape[1:]
+    for tokens, most, name, axis in (
+        (query_tokens, rows, "query", "third"),
+        (key_tokens, keys, "key", "last"),
+    ):
+        if not 1 <= len(tokens) <= most:
+            raise ValueError(
+                f"{who} expects 1 to {most} {name} tokens, the {axis} axis of the "
+                f"weights. Received: {len(tokens)}."
+            )
+    return query_tokens, key_tokens
 
 
 def _panels(layer_list, layers, heads):
@@ -165,26 +277,3 @@ def _index(what, index, count):
             f"There is no {what} {index}: the weights have {count}, counted from 0."
         )
     return index % count
-
-
-def _label(axis, tokens, inches, *, shown, rotate):
-    """Puts a label at every token, as large as the place allows; thinned when tiny."""
-    points = 72 * inches / len(tokens)
-    step = max(1, int(np.ceil(5.0 / points)))
-    axis.set_ticks(range(0, len(tokens), step))
-    axis.set_tick_params(length=0, pad=2)
-    if not shown:
-        axis.set_ticklabels([])
-        return
-    texts = [_shown(token) for token in tokens[::step]]
-    size = float(np.clip(0.72 * points * step, 4.5, 9.0))
-    # Without parse_math=False a "$" would begin a formula.
-    labels = axis.set_ticklabels(texts, fontsize=size, color=INK, parse_math=False)
-    for label in labels:
-        if rotate and len(label.get_text()) > 1:
-            label.set_rotation(90)
-
-
-def _shown(token):
-    text = str(token).translate(_VISIBLE)
-    return text if len(text) <= 16 else text[:15] + "…"

@@ -2,7 +2,9 @@
 
 import math
 
-from kzoo.plots.style import COLORS, INK, new_figure, quiet_axes
+from matplotlib.ticker import MaxNLocator
+
+from kzoo.plots.style import COLORS, INK, add_title, new_figure, quiet_axes
 
 _NAMES = {"loss": "loss, nats a token", "learning_rate": "learning rate"}
 # What a history also holds and nobody wants to see as a curve.
@@ -57,15 +59,15 @@ def training_curve(history, *, title=None):
         quiet_axes(axes)
         axes.grid(axis="y", color="#eeeeee")
         axes.set_axisbelow(True)
-        axes.set_xlabel("epoch", color=INK)
+        axes.set_xlabel("epoch", fontsize=9, color=INK)
         axes.set_title(
             _NAMES.get(name, name.replace("_", " ")), fontsize=10, color=INK, loc="left"
         )
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if len(drawn) > 1:
             axes.legend(frameon=False, fontsize=8, labelcolor="linecolor")
-    if title:
-        figure.suptitle(title, fontsize=11, color=INK)
+    add_title(figure, title)
     return figure
 
 

@@ -66,16 +66,22 @@ def test_queries_run_down_and_keys_run_across(weights):
     assert top < 0.5, "the first query is the top row"
 
 
+def test_keys_are_the_queries_in_self_attention(weights):
+    axes = plots.attention(weights[0][0, 0, :, :4], "abcd").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == list("abcd")
+    assert [axes.get_ylabel(), axes.get_xlabel()] == ["from", "to"]
+
+
 def test_padding_beyond_the_tokens_is_not_drawn(weights):
     axes = plots.attention(weights[0][0, 0], "abc", "vw").axes[0]
     np.testing.assert_allclose(drawn(axes), weights[0][0, 0, :3, :2], rtol=1e-6)
 
 
 def test_white_space_in_tokens_is_visible_and_long_tokens_are_cut():
-    tokens = [" a", "▁b", "\n", "x" * 40]
-    axes = plots.attention(np.eye(4), tokens, tokens).axes[0]
+    tokens = [" a", "▁b", "\n", "x" * 40, "  ", "New York "]
+    axes = plots.attention(np.eye(6), tokens, tokens).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["␣a", "␣b", "⏎", "x" * 15 + "…"]
+    assert labels == ["␣a", "␣b", "⏎", "x" * 15 + "…", "␣␣", "New York␣"]
 
 
 def test_all_panels_share_one_scale(weights):
@@ -106,7 +112,11 @@ def test_a_dollar_sign_and_many_tokens_are_written(tmp_path):
         (dict(example=2), "row of the batch of 2"),
         (dict(weights=np.ones(3)), "Received: shape"),
         (dict(weights=[np.ones((4, 5))]), "Received shapes"),
-        (dict(weights=np.ones((7, 7, 4, 5))), "49 panels are too many"),
+        (dict(weights=np.ones((7, 7, 4, 5))), "49 panels are.*attention_heads draws"),
+        (
+            dict(weights=[np.ones((1, 1, 4, 5)), np.ones((1, 1, 4, 4))]),
+            "same queries and keys",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(weights, change, message):
@@ -118,8 +128,20 @@ def test_what_cannot_be_drawn_is_refused(weights, change, message):
 def test_drawing_touches_no_global_state_and_needs_no_display(tmp_path):
     code = (
         "import sys, numpy, kzoo.plots as p\n"
-        "p.attention(numpy.eye(1), 'a', 'b').savefig(sys.argv[1])\n"
-        "p.training_curve({'loss': [1.0]}).savefig(sys.argv[1])\n"
+        "for figure in (\n"
+        "    p.attention(numpy.eye(1), 'a', 'b'),\n"
+        "    p.attention_heads(numpy.eye(2)),\n"
+        "    p.confusion_matrix([0, 1], [0, 0]),\n"
+        "    p.embedding_projection(numpy.eye(3), 'abc'),\n"
+        "    p.mask(numpy.eye(2, dtype=bool)),\n"
+        "    p.position_distance(length=4, hidden_dim=4),\n"
+        "    p.position_table(length=4, hidden_dim=4),\n"
+        "    p.rotary(4, length=4),\n"
+        "    p.saliency('ab', [1.0, 2.0]),\n"
+        "    p.training_curve({'loss': [1.0]}),\n"
+        "):\n"
+        "    figure.savefig(sys.argv[1])\n"
+        "p.attention_explorer({'self': (numpy.eye(1), 'a')})\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
         "assert 'keras' not in sys.modules"
     )

@@ -1,0 +1,102 @@
+"""Which classes are taken for which."""
+
+import numpy as np
+
+from kzoo.plots.style import (
+    INK,
+    add_title,
+    color_bar,
+    draw_map,
+    label_tokens,
+    new_figure,
+)
+
+_NUMBERS_UP_TO, _SHARES_UP_TO = 40, 14
+
+
+def confusion_matrix(true, predicted, names=None, *, title=None):
+    """Draws how often each true class (down) was predicted as each class (across).
+
+    A cell has the count and, where there is room, its share of the true class, which is
+    also its colour: the diagonal is the recall.
+
+    Args:
+        true: the class of each example, an int or a name.
+        predicted: likewise, as many.
+        names: of the classes, in the order of the axes; ints in `true` and `predicted`
+            are then indices of it. By default what is there, sorted.
+        title: above the figure.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: no examples, not as many predictions, or a class that is not in
+            `names`.
+    """
+    true, predicted = list(np.asarray(true)), list(np.asarray(predicted))
+    if not true or len(true) != len(predicted):
+        raise ValueError(
+            "confusion_matrix needs a prediction for each of 1 or more examples. "
+            f"Received: {len(true)} true and {len(predicted)} predicted classes."
+        )
+    if names is None:
+        names = sorted({*true, *predicted})
+        places = {name: place for place, name in enumerate(names)}
+    else:
+        names = list(names)
+        places = {name: place for place, name in enumerate(names)}
+        if any(isinstance(value, np.integer) for value in true):
+            places = dict(enumerate(range(len(names))))
+    unknown = sorted(
+        {str(value) for value in [*true, *predicted] if value not in places}
+    )
+    if unknown:
+        raise ValueError(
+            f"Each class must be one of the {len(names)} names, or its index. "
+            f"Received: {', '.join(unknown[:10])}."
+        )
+    counts = np.zeros((len(names), len(names)), int)
+    for row, column in zip(true, predicted, strict=True):
+        counts[places[row], places[column]] += 1
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(totals, 1)
+
+    size = len(names)
+    with_shares = size <= _SHARES_UP_TO
+    cell = 0.62 if with_shares else float(np.clip(13.0 / size, 0.1, 0.4))
+    side = max(1.6, cell * size)
+    cell = side / size
+    longest = 0.075 * min(26, max(len(str(name)) for name in names))
+    figure = new_figure(side + longest + 2.0, side + longest + 1.1)
+    axes = figure.subplots()
+    image = draw_map(axes, shares, limits=(0.0, 1.0), aspect="equal")
+    totals_shown = [f"{name}  ({n:,})" for name, n in zip(names, totals[:, 0])]
+    label_tokens(axes.yaxis, totals_shown, side, longest=26)
+    label_tokens(axes.xaxis, names, side, rotate=size > 4 or longest > 0.6, longest=26)
+    axes.set_ylabel("true class (examples)", fontsize=9, color=INK)
+    axes.set_xlabel("predicted class", fontsize=9, color=INK)
+    if size <= _NUMBERS_UP_TO:
+        widest = len(f"{counts.max():,}")
+        font = min(8.5, 72 * cell / (0.72 * widest + 0.4))
+        for row, column in np.ndindex(size, size):
+            count, share = counts[row, column], shares[row, column]
+            if not count:
+                continue
+            axes.text(
+                column,
+                row,
+                f"{count:,}\n{share:.0%}" if with_shares else f"{count:,}",
+                ha="center",
+                va="center",
+                fontsize=font,
+                color="white" if share > 0.55 else INK,
+            )
+    accuracy = np.trace(counts) / counts.sum()
+    axes.set_title(
+        f"accuracy {accuracy:.1%} of {counts.sum():,} examples", fontsize=9, color=INK
+    )
+    bar = color_bar(figure, image, axes, "share of the true class")
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    add_title(figure, title)
+    return figure
