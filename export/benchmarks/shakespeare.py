@@ -25,7 +25,7 @@ WARMUP, DECAY = 100, 0.1
 
 
 def corpus(path):
-    """Training and validation characters as ids, int64, and how many kinds there are."""
+    """Characters as ids for training and validation, and how many kinds there are."""
     import numpy as np
 
     opened = gzip.open if path.endswith(".gz") else open
