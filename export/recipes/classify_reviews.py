@@ -53,7 +53,8 @@ rows = {}
 for split, source in (("train", args.train), ("test", args.test)):
     columns = None if source.startswith("tfds:") else (4, 0)
     pairs = load_pairs(source, split=split, columns=columns)
-    rows[split] = [t.replace("<br />", " ") for t, _ in pairs], [int(y) for _, y in pairs]
+    texts, labels = zip(*pairs, strict=True)
+    rows[split] = [t.replace("<br />", " ") for t in texts], list(map(int, labels))
 texts, labels = rows["train"]
 held_out = len(texts) // 10
 started = time.time()
@@ -70,7 +71,8 @@ best = keras.callbacks.ModelCheckpoint(
 )
 history = classifier.fit(
     texts[:-held_out], labels[:-held_out], batch_size=32, epochs=recipe["epochs"],
-    validation_data=(texts[-held_out:], labels[-held_out:]), callbacks=[best], verbose=2,
+    validation_data=(texts[-held_out:], labels[-held_out:]), callbacks=[best],
+    verbose=2,
 )  # fmt: skip
 minutes = (time.time() - started) / 60
 classifier.load_weights(best.filepath)
