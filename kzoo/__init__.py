@@ -17,6 +17,8 @@ _EXPORTS = {
     "EncoderDecoder": "kzoo.models",
     "FastTokenizer": "kzoo.tokenizers",
     "ModelConfig": "kzoo.config",
+    "PairScorer": "kzoo.tasks",
+    "SentenceEmbedder": "kzoo.tasks",
     "SentencePieceTokenizer": "kzoo.tokenizers",
     "Seq2SeqLM": "kzoo.tasks",
     "StackConfig": "kzoo.config",

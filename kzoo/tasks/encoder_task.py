@@ -30,6 +30,7 @@ class EncoderTask(LearnsText, Exports):
 
     architectures = ("encoder", "decoder")
     numeric_targets = True
+    texts_per_example = (1, 2)
 
     def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
@@ -91,34 +92,49 @@ class EncoderTask(LearnsText, Exports):
 
         Returns:
             dict of `token_ids`, and `segment_ids` where the model has segments: lists
-            of lists of int.
+            of int32 (T,).
         """
-        pairs = not isinstance(x[0], str)
-        if pairs and any(len(pair) != 2 for pair in x):
-            wrong = next(pair for pair in x if len(pair) != 2)
-            raise ValueError(
-                f"{self.name} reads texts, or pairs of texts. Received: {wrong!r}."
-            )
-        sides = list(zip(*x, strict=True)) if pairs else [x]
-        rows, segments, cut = [], [], 0
-        for parts in zip(*(self._encode(side, end=False) for side in sides)):
+        names = self._signature()
+        features, cut = {name: [] for name in names}, 0
+        sides = [self._encode(side, end=False) for side in self._sides(x)]
+        for parts in zip(*sides):
             parts, was_cut = self._fitted(list(parts))
             cut += was_cut
-            ids, segment = [self.config.start_token_id], [0]
+            ids, segments = [self.config.start_token_id], [0]
             for number, part in enumerate(parts):
                 ids += [*part, self.config.end_token_id]
-                segment += [number] * (len(part) + 1)
-            rows.append(ids)
-            segments.append(segment)
+                segments += [number] * (len(part) + 1)
+            for name, values in zip(names, (ids, segments)):
+                features[name].append(np.array(values, "int32"))
         if cut and self.max_length is None:
             warnings.warn(
-                f"{cut} of {len(rows)} examples were cut to the learned positions, "
+                f"{cut} of {len(x)} examples were cut to the learned positions, "
                 f"{self._limit} tokens. A model with a larger max_sequence_length "
                 "keeps them; max_length=... says that this is what you want.",
                 stacklevel=2,
             )
-        features = {"token_ids": rows, "segment_ids": segments}
-        return {name: features[name] for name in self._signature()}
+        return features
+
+    def _sides(self, x):
+        """The texts of all examples: one list, or two of pairs.
+
+        Raises:
+            ValueError: an example has another number of texts than the first, or one
+                that the task does not read.
+        """
+        x = x.tolist() if isinstance(x, np.ndarray) else list(x)
+        pairs = bool(x) and isinstance(x[0], (list, tuple))
+        for i, example in enumerate(x):
+            several = isinstance(example, (list, tuple))
+            texts = 2 if several and len(example) == 2 else 1 - several
+            if texts not in self.texts_per_example or several != pairs:
+                kinds = {1: "texts", 2: "pairs of texts"}
+                raise ValueError(
+                    f"{self.name} reads "
+                    f"{' or '.join(kinds[n] for n in self.texts_per_example)}, all "
+                    f"examples alike. Received: {example!r} as example {i}."
+                )
+        return list(zip(*x)) if pairs else [x]
 
     def _fitted(self, parts):
         """Lists of ids that have room beside start and ends; and whether any was cut.
@@ -166,6 +182,8 @@ class EncoderTask(LearnsText, Exports):
         Returns:
             What `call` gives, a row an example, as a numpy array.
         """
+        if isinstance(x, (list, tuple)) and not x:
+            raise ValueError(f"{self.name}.predict needs an example. Received: {x!r}.")
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         return np.stack(
@@ -184,12 +202,8 @@ class EncoderTask(LearnsText, Exports):
         Returns:
             A list of what `call` gives for each example: numpy arrays (...).
         """
-        names, rows = list(features), features["token_ids"]
-        function = self.compiled_function(
-            ("forward", *names),
-            lambda *arrays: self(dict(zip(names, arrays)), training=False),
-            [((None, None), "int32")] * len(names),
-        )
+        rows = features["token_ids"]
+        function = self.forward_function(list(features))
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
         results = [None] * len(rows)
         bar = keras.utils.Progbar(len(rows)) if verbose else None
@@ -200,6 +214,14 @@ class EncoderTask(LearnsText, Exports):
             if bar:
                 bar.add(len(chosen))
         return results
+
+    def forward_function(self, names):
+        """`call`, compiled: of int (B, T) arrays, the inputs of these names."""
+        return self.compiled_function(
+            ("forward", *names),
+            lambda *arrays: self(dict(zip(names, arrays)), training=False),
+            [((None, None), "int32")] * len(names),
+        )
 
     def _run_batch(self, features, chosen):
         """int32 (B, T) arrays of some examples, as large as compiled shapes are."""

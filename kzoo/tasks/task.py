@@ -19,6 +19,14 @@ from kzoo.training import (
 )
 from kzoo.training.loss_tracker import WeightedLoss
 
+# Of a stack, what may differ between tasks that share weights.
+TRAINING_FIELDS = {
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "initializer",
+    "initializer_range",
+}
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
@@ -57,11 +65,14 @@ class Task(Model):
                     f"only {smallest}. Build the model with vocabulary_size="
                     f"{tokenizer.vocabulary_size}."
                 )
-            config = config.replace(
+            own = dict(
                 pad_token_id=tokenizer.pad_token_id,
                 start_token_id=tokenizer.start_token_id,
                 end_token_id=tokenizer.end_token_id,
             )
+            if tokenizer.mask_token_id is not None:  # few have one
+                own["mask_token_id"] = tokenizer.mask_token_id
+            config = config.replace(**own)
         self.config = config
         self.tokenizer = tokenizer
         self.encoder, self.decoder = make_stacks(config, self.dtype_policy)
@@ -83,7 +94,9 @@ class Task(Model):
             if tokenizer is None:
                 raise ValueError("from_size needs a tokenizer or a vocabulary_size.")
             vocabulary_size = tokenizer.vocabulary_size
-        own = {"name", "dtype", *inspect.signature(cls.__init__).parameters}
+        own = {"name", "dtype"}.union(
+            *(inspect.signature(kind.__init__).parameters for kind in cls.__mro__[:-1])
+        )
         own = {name: changes.pop(name) for name in list(changes) if name in own}
         config = ModelConfig.from_size(
             size, architecture or cls.architectures[0], vocabulary_size, **changes
@@ -192,6 +205,56 @@ class Task(Model):
                     variable.assign(file.get_tensor(name))
         except SafetensorError as error:
             raise ValueError(f"{path} is not a safetensors file: {error}") from error
+
+    def load_encoder(self, source):
+        """Copies the stacks' weights from another task, such as a pre-trained one.
+
+        The head keeps its own. Both tasks need the same stacks, but for dropout, and
+        the same tokenizer where both have one.
+
+        Args:
+            source: a task, or a folder that `save_folder` wrote.
+
+        Returns:
+            This task.
+
+        Raises:
+            ValueError: the stacks or the tokenizers differ; nothing is loaded.
+
+        Example:
+            >>> tagger = kzoo.TokenClassifier(mlm.config, labels, tokenizer=tokenizer)
+            >>> tagger.load_encoder(mlm)
+        """
+        other = source if isinstance(source, Task) else load_task(source)
+        for side in ("encoder", "decoder"):
+            mine, theirs = getattr(self.config, side), getattr(other.config, side)
+            mine, theirs = (each and each.to_dict() for each in (mine, theirs))
+            if (mine is None) != (theirs is None):
+                raise ValueError(
+                    f"{self.name} and {other.name} must have the same stacks. Received:"
+                    f" {self.config.architecture!r} and {other.config.architecture!r}."
+                )
+            different = {
+                name: (mine[name], theirs[name])
+                for name in mine or ()
+                if mine[name] != theirs[name] and name not in TRAINING_FIELDS
+            }
+            if different:
+                raise ValueError(
+                    f"The {side}s of {self.name} and {other.name} must be alike. "
+                    f"Received: {different}."
+                )
+        tokenizers = [t.get_config() for t in (self.tokenizer, other.tokenizer) if t]
+        if len(tokenizers) == 2 and tokenizers[0] != tokenizers[1]:
+            raise ValueError(
+                f"{self.name} and {other.name} have different tokenizers, so an id "
+                "means another token. Build this one with the other's tokenizer."
+            )
+        weights = other.named_variables()
+        for name, variable in self.named_variables().items():
+            if name.startswith(("encoder/", "decoder/")):
+                variable.assign(weights[name])
+        return self
 
     def save_folder(self, folder):
         """Writes config, weights and tokenizer; `load_task` reads them back."""

@@ -133,24 +133,11 @@ class TextClassifier(TextTask):
         labels=None,
         num_classes=None,
         tokenizer=None,
-        pooling="cls",
-        hidden_activation=None,
-        head_dropout=0.1,
-        max_length=None,
         **kwargs,
     ):
-        self_labels, count = check_labels(labels, num_classes)
-        super().__init__(
-            config,
-            count,
-            tokenizer,
-            pooling,
-            hidden_activation,
-            head_dropout,
-            max_length,
-            **kwargs,
-        )
-        self.labels, self.num_classes = self_labels, count
+        labels, count = check_labels(labels, num_classes)
+        super().__init__(config, count, tokenizer, **kwargs)
+        self.labels, self.num_classes = labels, count
 
     @property
     def options(self):
@@ -220,28 +207,10 @@ class TextRegressor(TextTask):
 
     one_example = (["a"], [0.0])
 
-    def __init__(
-        self,
-        config,
-        tokenizer=None,
-        pooling="cls",
-        hidden_activation=None,
-        head_dropout=0.1,
-        max_length=None,
-        **kwargs,
-    ):
-        super().__init__(
-            config,
-            1,
-            tokenizer,
-            pooling,
-            hidden_activation,
-            head_dropout,
-            max_length,
-            **kwargs,
-        )
-
     ignore_id = float("nan")
+
+    def __init__(self, config, tokenizer=None, **kwargs):
+        super().__init__(config, 1, tokenizer, **kwargs)
 
     def default_loss(self, label_smoothing):
         """Mean squared error."""
@@ -257,14 +226,8 @@ class TextRegressor(TextTask):
         return []
 
     def encode_targets(self, y):
-        """Numbers as floats that are not NaN."""
-        values = np.asarray(y, "float32").reshape(-1)
-        if np.isnan(values).any():
-            raise ValueError(
-                f"{self.name} needs a number for each example. Received: NaN for "
-                f"example {int(np.isnan(values).argmax())}."
-            )
-        return values
+        """Numbers as finite float32 (B,)."""
+        return encode_numbers(y, self.name)
 
     def score(self, x, y, **options):
         """Pearson and Spearman correlation and mean squared error, by scipy.
@@ -302,13 +265,14 @@ def check_labels(labels, num_classes):
     return labels, count
 
 
-def encode_labels(y, labels, count):
+def encode_labels(y, labels, count, where="example"):
     """Classes as ints.
 
     Args:
         y: names of `labels`, or ints in [0, count).
         labels: names, or `None`.
         count: how many classes there are.
+        where: what an error counts.
 
     Returns:
         A list of int.
@@ -328,6 +292,32 @@ def encode_labels(y, labels, count):
         else:
             raise ValueError(
                 f"Targets must be {f'one of {labels}, or ' if labels else ''}ints in "
-                f"[0, {count}). Received: {value!r} for example {i}."
+                f"[0, {count}). Received: {value!r} for {where} {i}."
             )
     return encoded
+
+
+def encode_numbers(y, name):
+    """Targets that are numbers, as finite float32 (B,).
+
+    Args:
+        y: a number each.
+        name: who needs them, for errors.
+
+    Raises:
+        ValueError: something else than a number, NaN or infinity; it is named.
+    """
+    values = np.asarray(y)
+    if values.ndim != 1 or values.dtype.kind not in "iufb":
+        received = repr(y[0]) if values.ndim < 2 else f"a shape of {values.shape}"
+        raise ValueError(
+            f"{name} needs a number for each example. "
+            f"Received: {received}{' for example 0' * (values.ndim < 2)}."
+        )
+    if not np.isfinite(values).all():
+        i = int(np.argmin(np.isfinite(values)))
+        raise ValueError(
+            f"{name} needs a number for each example. "
+            f"Received: {values[i]} for example {i}."
+        )
+    return values.astype("float32")

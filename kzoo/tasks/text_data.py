@@ -60,7 +60,7 @@ class LearnsText(Task):
         end_of_data = _end_of_data(kwargs)
         if isinstance(x, (list, tuple)) and not x:
             raise ValueError(f"{self.name}.fit needs an example. Received: {x!r}.")
-        if is_text(x):
+        if self._is_raw(x, y):
             batches = self._batches(
                 x, y, batch_size, tokens_per_batch, shuffle=shuffle, seed=seed
             )
@@ -79,8 +79,8 @@ class LearnsText(Task):
             shuffle = shuffle and not (_is_tf_data(x) or _is_grain(x))
         if validation_data is not None:
             is_tuple = isinstance(validation_data, tuple)
-            if is_text(validation_data[0] if is_tuple else validation_data):
-                texts = validation_data if is_tuple else (validation_data, None)
+            texts = validation_data if is_tuple else (validation_data, None)
+            if self._is_raw(*texts[:2]):
                 held_out = self._batches(
                     *texts, batch_size, tokens_per_batch, shuffle=False
                 )
@@ -107,13 +107,17 @@ class LearnsText(Task):
 
     def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
         """Keras's `evaluate`, also on strings; see `fit`."""
-        if is_text(x):
+        if self._is_raw(x, y):
             batches = self._batches(x, y, batch_size, None, shuffle=False)
             x, y, batch_size = self.pipeline(batches, epochs=1), None, None
         else:
             x = self._tokenized(x)
         with _end_of_data(kwargs):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+
+    def _is_raw(self, x, y=None):
+        """Whether `encode_examples` is to read this; else it is what Keras takes."""
+        return is_text(x)
 
     def predict(self, x, **kwargs):
         """Keras's `predict`: logits, float (B, T, V); `x` may be strings, too."""
@@ -199,7 +203,11 @@ class LearnsText(Task):
             if keras.backend.backend() == "tensorflow"
             else batches.to_grain
         )
-        return make(epochs=epochs, start=start, transform=self._inputs_and_targets)
+        return make(
+            epochs=epochs,
+            start=start,
+            transform=lambda batch: _element(*self._inputs_and_targets(batch)),
+        )
 
     def _tokenized(self, dataset):
         """A pipeline of strings as one of ids; anything else as it is."""
@@ -215,13 +223,12 @@ class LearnsText(Task):
                     f"{self.name} reads pipelines of strings: text, or (source, target)"
                     f". Received elements of {spec}."
                 )
-            example = self.encode_text(*self.one_example)
+            example = self._one_element(spec)
             flat = tf.nest.flatten(example)
 
             def numpy_encode(*parts):
-                return tf.nest.flatten(
-                    self.encode_text(*_columns(tf.nest.pack_sequence_as(spec, parts)))
-                )
+                columns = _columns(tf.nest.pack_sequence_as(spec, parts))
+                return tf.nest.flatten(_element(*self.encode_text(*columns)))
 
             def encode(*element):
                 parts = tf.numpy_function(
@@ -254,19 +261,33 @@ class LearnsText(Task):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
             return element
-        return self.encode_text(*_columns(element))
+        return _element(*self.encode_text(*_columns(element)))
+
+    def _one_element(self, spec):
+        """What a pipeline gives of elements of `spec`, for one example."""
+        parts = spec if isinstance(spec, tuple) else (spec,)
+        x, *y = self.one_example[: len(parts)]
+        if isinstance(parts[0], tuple):
+            x = [("a",) * len(parts[0])]
+        return _element(*self.encode_text(x, *y))
 
     def _encode(self, texts, start=False, end=True):
         """Ids of each text, with the start and end token as asked."""
+        config = self.config
+        before = [config.start_token_id] if start else []
+        after = [config.end_token_id] if end else []
+        encoded = self.text_tokenizer.encode(list(texts))
+        return [before + ids + after for ids in encoded]
+
+    @property
+    def text_tokenizer(self):
+        """The tokenizer, for strings; there must be one."""
         if self.tokenizer is None:
             raise ValueError(
                 f"{self.name} has no tokenizer, so it cannot read strings. Build it "
                 "with tokenizer=..., or give token ids."
             )
-        config = self.config
-        before = [config.start_token_id] if start else []
-        after = [config.end_token_id] if end else []
-        return [before + ids + after for ids in self.tokenizer.encode(list(texts))]
+        return self.tokenizer
 
 
 def is_text(x):
@@ -275,10 +296,16 @@ def is_text(x):
         return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
     if not isinstance(x, (list, tuple)) or not len(x):
         return False
-    first = x[0]
-    if isinstance(first, (list, tuple)):
-        first = first[0] if len(first) else None
+    # An empty list may stand for a sentence without words.
+    parts = (part for part in x if not isinstance(part, (list, tuple)) or part)
+    first = next(parts, None)
+    first = first[0] if isinstance(first, (list, tuple)) else first
     return isinstance(first, str)
+
+
+def _element(inputs, targets):
+    """What Keras takes of a pipeline: inputs and targets, or inputs alone."""
+    return inputs if targets is None else (inputs, targets)
 
 
 def _columns(element):

@@ -4,7 +4,15 @@ B batch, T target length, V vocabulary_size, as in `kzoo.layers`.
 """
 
 from kzoo.training.callbacks import CheckpointAverage, ResumableCheckpoint
-from kzoo.training.losses import MaskedCrossEntropy, MaskedLoss, MaskedSquaredError
+from kzoo.training.losses import (
+    ContrastiveLoss,
+    CosineSimilarityLoss,
+    MaskedBinaryCrossEntropy,
+    MaskedCrossEntropy,
+    MaskedLoss,
+    MaskedSquaredError,
+    SimilarityLoss,
+)
 from kzoo.training.metrics import Perplexity, TokenAccuracy
 from kzoo.training.optimizers import Adam
 from kzoo.training.schedules import WarmupInverseSquareRoot
@@ -12,11 +20,15 @@ from kzoo.training.schedules import WarmupInverseSquareRoot
 __all__ = [
     "Adam",
     "CheckpointAverage",
+    "ContrastiveLoss",
+    "CosineSimilarityLoss",
+    "MaskedBinaryCrossEntropy",
     "MaskedCrossEntropy",
     "MaskedLoss",
     "MaskedSquaredError",
     "Perplexity",
     "ResumableCheckpoint",
+    "SimilarityLoss",
     "TokenAccuracy",
     "WarmupInverseSquareRoot",
 ]

@@ -151,8 +151,21 @@ def _with_own_gradient(y_true, logits, label_smoothing):
     return cross_entropy(logits)
 
 
+class _NumberLoss(MaskedLoss):
+    """Over targets that are numbers; NaN is left out."""
+
+    def weights(self, y_true, sample_weight=None):
+        """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
+        missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
+        return token_weights(missing, 1, sample_weight)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {"name": self.name}
+
+
 @keras.saving.register_keras_serializable(package="kzoo")
-class MaskedSquaredError(MaskedLoss):
+class MaskedSquaredError(_NumberLoss):
     """Mean squared error of the targets that are numbers; NaN is left out.
 
     Called with `y_true` float (...), `y_pred` float (...) or (..., 1), and
@@ -166,20 +179,237 @@ class MaskedSquaredError(MaskedLoss):
     def __init__(self, name="masked_squared_error"):
         super().__init__(name)
 
-    def weights(self, y_true, sample_weight=None):
-        """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
-        missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
-        return token_weights(missing, 1, sample_weight)
-
     def call(self, y_true, y_pred):
         """The squared error of each target, float32; 0 at NaN."""
-        y_true = ops.cast(y_true, "float32")
-        error = ops.reshape(ops.cast(y_pred, "float32"), ops.shape(y_true)) - y_true
-        return ops.square(ops.where(ops.isnan(error), 0.0, error))
+        y_true, y_pred = _numbers(y_true, y_pred)
+        error = y_pred - y_true
+        return ops.square(ops.where(ops.isnan(y_true), 0.0, error))
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class MaskedBinaryCrossEntropy(_NumberLoss):
+    """Mean cross-entropy of a probability and its logit; NaN is left out.
+
+    Called with `y_true` float (...) in [0, 1], `y_pred` logits (...) or (..., 1), and
+    `sample_weight` of the first axes, or `None`. The result is a float32 scalar in
+    nats a target, and NaN when a target is outside [0, 1].
+
+    Args:
+        name: of the loss.
+    """
+
+    def __init__(self, name="masked_binary_cross_entropy"):
+        super().__init__(name)
+
+    def call(self, y_true, y_pred):
+        """The loss of each target, float32; 0 at NaN."""
+        y_true, logits = _numbers(y_true, y_pred)
+        fits = _within(y_true, (0.0, 1.0))
+        # Before the product, whose gradient is the target.
+        loss = ops.softplus(logits) - ops.where(fits, y_true, 0.0) * logits
+        loss = ops.where(fits, loss, float("nan"))
+        return ops.where(ops.isnan(y_true), 0.0, loss)
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class CosineSimilarityLoss(_NumberLoss):
+    """Mean squared error of the cosine of two embeddings and what it should be.
+
+    Paper: Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3
+    (regression objective).
+
+    Called with `y_true` float (B,), scores; `y_pred` float (B, 2, D), the embeddings
+    of two texts, of any length; and `sample_weight` (B,) or (B, 1), or `None`. The
+    result is a float32 scalar. A NaN score is left out; the result is NaN when
+    another is outside `score_range`.
+
+    Args:
+        score_range: the lowest and the highest score, such as `(0, 5)` in the STS
+            tasks. They become
+        cosine_range: these cosines, and scores between them those between. With
+            `score_range=(-1, 1)` and `cosine_range=(-1, 1)` scores are cosines.
+        name: of the loss.
+
+    Raises:
+        ValueError: a range whose second number is not the larger, or cosines outside
+            [-1, 1].
+    """
+
+    def __init__(
+        self,
+        score_range=(0.0, 1.0),
+        cosine_range=(0.0, 1.0),
+        name="cosine_similarity_loss",
+    ):
+        super().__init__(name)
+        self.score_range, self.cosine_range = tuple(score_range), tuple(cosine_range)
+        for option, ends in (
+            ("score_range", self.score_range),
+            ("cosine_range", self.cosine_range),
+        ):
+            if len(ends) != 2 or not ends[0] < ends[1]:
+                raise ValueError(
+                    f"CosineSimilarityLoss.{option} must be a lower and a higher "
+                    f"number. Received: {ends}."
+                )
+        if not -1 <= self.cosine_range[0] < self.cosine_range[1] <= 1:
+            raise ValueError(
+                "CosineSimilarityLoss.cosine_range must lie in [-1, 1]. "
+                f"Received: {self.cosine_range}."
+            )
+
+    def call(self, y_true, y_pred):
+        """The squared error of each pair, float32 (B,); 0 at NaN."""
+        _check_texts(y_pred, {2}, "CosineSimilarityLoss learns from pairs")
+        (lowest, highest), (low, high) = self.score_range, self.cosine_range
+        y_true = ops.reshape(ops.cast(y_true, "float32"), (-1,))
+        wanted = low + (y_true - lowest) * ((high - low) / (highest - lowest))
+        vectors = unit_vectors(y_pred)
+        cosine = ops.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+        error = ops.where(
+            _within(y_true, self.score_range), cosine - wanted, float("nan")
+        )
+        return ops.square(ops.where(ops.isnan(y_true), 0.0, error))
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            "score_range": list(self.score_range),
+            "cosine_range": list(self.cosine_range),
+            "name": self.name,
+        }
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class ContrastiveLoss(MaskedLoss):
+    """Cross-entropy of finding a text's partner among those of the whole batch.
+
+    Row i has an anchor, its positive, and optionally hard negatives. The anchor's
+    scores are its cosines with every positive and hard negative of the batch, over
+    the temperature; the right one is positive i.
+
+    Papers: Henderson et al., 2017, https://arxiv.org/abs/1705.00652, section 4.4 (the
+    negatives are the other rows'); van den Oord et al., 2018,
+    https://arxiv.org/abs/1807.03748, equation 4 (InfoNCE).
+
+    Called with `y_true` (B,), 0 or `False` in rows that only fill the batch: they are
+    neither anchors nor negatives; `y_pred` float (B, P, D), embeddings of any length
+    of P texts; and `sample_weight` (B,) or (B, 1), or `None`, which weighs anchors and
+    leaves negatives as they are. The result is a float32 scalar in nats an anchor;
+    log(B) where nothing is told apart.
+
+    Two equal texts in a batch are each other's negatives: keep duplicates out of what
+    is trained on, as far as that matters.
+
+    Args:
+        temperature: cosines are divided by it.
+        symmetric: the mean with the loss of finding each positive's anchor among all
+            anchors (Radford et al., 2021, https://arxiv.org/abs/2103.00020, figure 3).
+        name: of the loss.
+
+    Raises:
+        ValueError: `temperature` is not positive.
+    """
+
+    def __init__(self, temperature=0.05, symmetric=False, name="contrastive_loss"):
+        super().__init__(name)
+        if not temperature > 0:
+            raise ValueError(
+                "ContrastiveLoss.temperature must be positive. "
+                f"Received: {temperature!r}."
+            )
+        self.temperature, self.symmetric = temperature, symmetric
+
+    def weights(self, y_true, sample_weight=None):
+        """The weight of each anchor: `sample_weight` or 1, and 0 in a filling row."""
+        return token_weights(y_true, 0, sample_weight)
+
+    def call(self, y_true, y_pred):
+        """The loss of each anchor, float32 (B,); 0 in a filling row."""
+        _check_texts(y_pred, None, "ContrastiveLoss learns from pairs or triples")
+        counts = ops.reshape(ops.cast(y_true, "int32") != 0, (-1,))
+        vectors = unit_vectors(y_pred)
+        anchors, others = vectors[:, 0], vectors[:, 1:]
+        right = ops.sum(anchors * others[:, 0], axis=-1) / self.temperature
+
+        def missed(queries, keys):
+            """The loss of (B, D) among (B, P, D), those of filling rows left out."""
+            scores = ops.einsum("bd,cpd->bcp", queries, keys) / self.temperature
+            scores = ops.where(counts[None, :, None], scores, -1e9)
+            return ops.logsumexp(scores, axis=(1, 2)) - right
+
+        loss = missed(anchors, others)
+        if self.symmetric:
+            loss = (loss + missed(others[:, 0], anchors[:, None])) / 2
+        return ops.where(counts, loss, 0.0)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            "temperature": self.temperature,
+            "symmetric": self.symmetric,
+            "name": self.name,
+        }
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class SimilarityLoss(MaskedLoss):
+    """`CosineSimilarityLoss` of scores, `ContrastiveLoss` of pairs without.
+
+    Called as these two; bool `y_true` only says which rows are pairs, other numbers
+    are scores.
+
+    Args:
+        name: of the loss.
+    """
+
+    def __init__(self, name="similarity_loss"):
+        super().__init__(name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss; see the class."""
+        return self._chosen(y_true)(y_true, y_pred, sample_weight)
+
+    def weights(self, y_true, sample_weight=None):
+        """The weight of each row."""
+        return self._chosen(y_true).weights(y_true, sample_weight)
+
+    def _chosen(self, y_true):
+        dtype = keras.backend.standardize_dtype(y_true.dtype)
+        return ContrastiveLoss() if dtype == "bool" else CosineSimilarityLoss()
 
     def get_config(self):
         """The arguments of `__init__`."""
         return {"name": self.name}
+
+
+def unit_vectors(x):
+    """Vectors of length 1 in float32, zeros where a vector is: float (..., D)."""
+    x = ops.cast(x, "float32")
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    # Under the root, whose gradient at 0 is infinite.
+    return x / ops.sqrt(ops.maximum(squares, 1e-24))
+
+
+def _numbers(y_true, y_pred):
+    """Both in float32 and of the shape of `y_true`."""
+    y_true = ops.cast(y_true, "float32")
+    return y_true, ops.reshape(ops.cast(y_pred, "float32"), ops.shape(y_true))
+
+
+def _within(values, ends):
+    return ops.logical_and(values >= ends[0], values <= ends[1])
+
+
+def _check_texts(y_pred, allowed, rule):
+    """Refuses embeddings that are not (B, P, D) with an allowed number P, 2 or more."""
+    shape = tuple(y_pred.shape)
+    texts = shape[1] if len(shape) == 3 else 1
+    if texts is not None and not (texts in allowed if allowed else texts > 1):
+        raise ValueError(
+            f"{rule}, so y_pred must be (batch, texts, hidden_dim). "
+            f"Received: a shape of {shape}."
+        )
 
 
 def token_weights(y_true, ignore_id, sample_weight=None):

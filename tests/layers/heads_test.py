@@ -1,12 +1,13 @@
-"""The language-model head: own kernel or the embedding table, bias, scale."""
+"""The heads: of language models, own kernel or tied; and of predictions."""
 
 import numpy as np
 import pytest
 
 from kzoo.layers import Embedding, LanguageModelHead
+from kzoo.layers.heads import PredictionHead
 from tests.harness import check_layer, difference, perturb, to_numpy
 
-B, T, D, V = 2, 3, 12, 17
+B, T, D, V, C = 2, 3, 12, 17, 5
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
 
 
@@ -38,3 +39,33 @@ def test_an_own_head_is_a_layer(use_bias, tmp_path):
         (B, T, V),
         tmp_path,
     )
+
+
+@pytest.mark.parametrize("hidden_activation", [None, "tanh"])
+def test_a_prediction_head_is_one_linear_layer_or_two(hidden_activation, tmp_path):
+    head, got = check_layer(
+        lambda **kw: PredictionHead(C, D, hidden_activation, dropout=0.5, **kw),
+        dict(x=X),
+        (B, T, C),
+        tmp_path,
+    )
+    weights = {w.path.split("layer/")[-1]: to_numpy(w.value) for w in head.weights}
+    inner = X.astype("float64")
+    if hidden_activation:
+        inner = np.tanh(inner @ weights["hidden/kernel"] + weights["hidden/bias"])
+    expected = inner @ weights["output/kernel"] + weights["output/bias"]
+    assert difference(got, expected) <= 1e-6
+    assert len(weights) == (4 if hidden_activation else 2)
+
+
+def test_a_prediction_head_drops_only_while_it_trains():
+    head = PredictionHead(C, D, dropout=0.5)
+    head.build()
+    plain, again = to_numpy(head(X)), to_numpy(head(X, training=False))
+    np.testing.assert_array_equal(plain, again)
+    assert np.abs(to_numpy(head(X, training=True)) - plain).max() > 1e-3
+
+
+def test_an_unknown_activation_of_a_prediction_head_is_named():
+    with pytest.raises(ValueError, match="None or one of.*'tanh'.*'relu6'"):
+        PredictionHead(C, D, "relu6")

@@ -1,0 +1,122 @@
+"""Texts and pairs become ids as BERT reads them, and cutting leaves start and end."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import kzoo
+from tests.words import TOKENIZER
+
+START, END = 1, 2
+SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
+
+
+def task(**changes):
+    return kzoo.TextClassifier.from_size(
+        "tiny", TOKENIZER, num_classes=2, name="task", **{**SMALL, **changes}
+    )
+
+
+def ids(text):
+    return TOKENIZER.encode([text])[0]
+
+
+def rows(features, name="token_ids"):
+    return [row.tolist() for row in features[name]]
+
+
+def test_a_text_stands_between_start_and_end():
+    features = task().encode_texts(["abc", "d", ""])
+    assert set(features) == {"token_ids"}
+    assert rows(features) == [
+        [START, *ids("abc"), END],
+        [START, *ids("d"), END],
+        [START, END],
+    ]
+
+
+def test_the_second_text_of_a_pair_and_its_end_are_segment_1():
+    features = task(num_segments=2).encode_texts([("ab", "c"), ("", "d")])
+    assert rows(features) == [
+        [START, *ids("ab"), END, *ids("c"), END],
+        [START, END, *ids("d"), END],
+    ]
+    assert rows(features, "segment_ids") == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1]]
+    assert rows(task().encode_texts([("ab", "c")])) == rows(features)[:1]
+
+
+@pytest.mark.parametrize(
+    ("pair", "limit", "expected"),
+    [
+        (("abcdab", "dc"), 8, ("abc", "dc")),  # 5 places: the longer gives way
+        (("dc", "abcdab"), 8, ("dc", "abc")),
+        (("abcdab", "dcba"), 8, ("abc", "dc")),  # both: the first keeps the odd one
+        (("abcd", "dcba"), 7, ("ab", "dc")),
+        (("abcd", "dcba"), 3, ("", "")),
+        (("ab", "dc"), 7, ("ab", "dc")),
+        ("abcdab", 5, ("abc",)),
+        ("abc", 5, ("abc",)),
+    ],
+)
+def test_the_longer_text_is_cut_first_and_start_and_ends_stay(pair, limit, expected):
+    (row,) = rows(task(max_length=limit).encode_texts([pair]))
+    wanted = [START]
+    for text in expected:
+        wanted += [*ids(text), END]
+    assert row == wanted
+
+
+def test_the_limit_is_max_length_or_the_learned_positions():
+    learned = dict(positions="learned", max_sequence_length=6)
+    with pytest.warns(UserWarning, match="2 of 3 examples were cut.* 6 tokens") as w:
+        cut = task(**learned).encode_texts(["abcdab", "abcdabc", "ab"])
+    assert len(w) == 1
+    assert [len(row) for row in cut["token_ids"]] == [6, 6, 4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = task(**learned, max_length=5).encode_texts(["abcdab"])
+        free = task(positions="sinusoidal").encode_texts(["abcd" * 300])
+    assert len(asked["token_ids"][0]) == 5
+    assert len(free["token_ids"][0]) == 1202
+    for wrong in (2, 7):
+        with pytest.raises(ValueError, match=f"at least 3.*max_length={wrong}"):
+            task(**learned, max_length=wrong)
+
+
+def test_what_is_no_text_or_pair_is_named():
+    model = task()
+    for examples, wrong in (
+        ([("a", "b"), "cd"], "'cd' as example 1"),
+        (["cd", ("a", "b")], r"\('a', 'b'\) as example 1"),
+        ([("a", "b", "c")], r"\('a', 'b', 'c'\) as example 0"),
+        ([("a", "b"), ("a",)], r"\('a',\) as example 1"),
+    ):
+        with pytest.raises(ValueError, match=f"texts or pairs of texts.*{wrong}"):
+            model.encode_texts(examples)
+    array = model.encode_texts(np.array([["ab", "c"], ["d", "a"]]))
+    assert rows(array)[0] == [START, *ids("ab"), END, *ids("c"), END]
+
+
+def test_other_inputs_than_it_reads_are_refused():
+    token_ids = np.array([[START, 5, END]])
+    with pytest.raises(ValueError, match="reads token_ids.*'segment_ids'"):
+        task()({"token_ids": token_ids, "segment_ids": token_ids * 0})
+    with pytest.raises(ValueError, match=r"Received the keys \['padding_mask'\]"):
+        task()({"padding_mask": token_ids > 0})
+    with pytest.raises(ValueError, match="architecture 'encoder' or 'decoder'"):
+        kzoo.TextClassifier.from_size(
+            "tiny", TOKENIZER, num_classes=2, architecture="encoder_decoder"
+        )
+
+
+def test_predictions_come_in_the_order_of_the_texts():
+    model = task(max_length=9)
+    texts = ["ab" * n for n in (3, 0, 2, 5, 1, 4)]
+    inputs, _ = model.encode_text(texts)
+    expected = model.predict(inputs, verbose=0)
+    for batch_size in (1, 4, 32):
+        got = model.predict(texts, batch_size=batch_size, verbose=0)
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+    with pytest.raises(ValueError, match=r"needs an example. Received: \[\]"):
+        model.predict([])

@@ -1,0 +1,420 @@
+"""Classes and numbers of texts: right under padding, on every form of data, saved."""
+
+import grain
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kzoo
+from kzoo.tasks import load_task
+from kzoo.training import ResumableCheckpoint
+from tests.harness import difference, perturb, to_numpy
+from tests.reference import Reference, log_softmax
+from tests.words import TOKENIZER, WORDS, compiled, ids_of
+
+POOLINGS = ["cls", "last", "mean", "max", "max_logits"]
+LABELS = ["no", "yes", "perhaps"]
+SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
+# What a text with an "a" is called; and a number of it.
+TEXTS = [word for word in WORDS if len(word) < 4][:48]
+NAMES = ["yes" if "a" in text else "no" for text in TEXTS]
+NUMBERS = [text.count("a") - 0.5 * text.count("b") for text in TEXTS]
+
+
+def classifier(tokenizer=TOKENIZER, **changes):
+    return kzoo.TextClassifier.from_size(
+        "tiny",
+        tokenizer,
+        vocabulary_size=TOKENIZER.vocabulary_size,
+        name="classifier",
+        **{"labels": LABELS, "head_dropout": 0.0, **SMALL, **changes},
+    )
+
+
+def regressor(**changes):
+    options = {"head_dropout": 0.0, **SMALL, **changes}
+    return kzoo.TextRegressor.from_size("tiny", TOKENIZER, name="number", **options)
+
+
+def perturbed(task):
+    perturb(task.named_variables().values())
+    table = task.stack.token_embedding.embeddings
+    table.assign(table.value / task.stack.config.embedding_scale)
+    return task
+
+
+def expected_outputs(task, ids, mask=None, segments=None):
+    """Pooling and head row by row in float64, over the reference's states."""
+    weights = {k: to_numpy(w.value) for k, w in task.named_variables().items()}
+    reference = Reference(task.config, weights)
+    mask = ids != 0 if mask is None else mask
+    stack = reference.encode if task.config.encoder else reference.decode
+    options = {} if segments is None else {"segment_ids": segments}
+    states = stack(ids, mask, **options)
+
+    def head(x):
+        if task.hidden_activation:
+            x = np.tanh(x @ weights["head/hidden/kernel"] + weights["head/hidden/bias"])
+        return x @ weights["head/output/kernel"] + weights["head/output/bias"]
+
+    pool = {
+        "cls": lambda x: head(x[0]),
+        "last": lambda x: head(x[-1]),
+        "mean": lambda x: head(x.mean(axis=0)),
+        "max": lambda x: head(x.max(axis=0)),
+        "max_logits": lambda x: head(x).max(axis=0),
+    }[task.pooling]
+    return np.stack([pool(row[real]) for row, real in zip(states, mask)])
+
+
+# Predictions.
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_logits_equal_the_reference(architecture, pooling, side):
+    task = perturbed(
+        classifier(
+            architecture=architecture,
+            pooling=pooling,
+            hidden_activation="tanh",
+            num_segments=2 * (architecture == "encoder"),
+            positions="learned" if side == "left" else "rotary",
+            max_sequence_length=9,
+        )
+    )
+    ids = ids_of(["abcd", "b", "ca"])
+    ids = ids if side == "right" else ids[:, ::-1].copy()
+    inputs, segments = {"token_ids": ids}, None
+    if architecture == "encoder":
+        segments = inputs["segment_ids"] = (np.arange(ids.size) % 2).reshape(ids.shape)
+    got = to_numpy(task(inputs))
+    assert difference(got, expected_outputs(task, ids, segments=segments)) <= 1e-5
+    mask = ids != 0
+    mask[0, 0 if side == "left" else -1] = False  # a mask of the user's own
+    got = to_numpy(task({**inputs, "padding_mask": mask}))
+    assert difference(got, expected_outputs(task, ids, mask, segments)) <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Perturbed tasks, made once."""
+    made = {}
+
+    def get(**changes):
+        key = tuple(changes.items())
+        if key not in made:
+            made[key] = perturbed(classifier(**changes))
+        return made[key]
+
+    return get
+
+
+POSITIONS = ["learned", "sinusoidal", "rotary", "relative", "alibi", "none"]
+
+
+@given(
+    pooling=st.sampled_from(POOLINGS),
+    positions=st.sampled_from(POSITIONS),
+    architecture=st.sampled_from(["encoder", "decoder"]),
+    words=st.lists(st.text("abcd", max_size=4), min_size=1, max_size=4),
+    left=st.integers(0, 3),
+    right=st.integers(0, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_neither_padding_nor_batching_changes_a_prediction(
+    built, pooling, positions, architecture, words, left, right
+):
+    task = built(pooling=pooling, positions=positions, architecture=architecture)
+    ids = ids_of(words)
+    together = to_numpy(task({"token_ids": ids}))
+    padded = np.pad(ids, ((0, 0), (left, right)))
+    got = to_numpy(task({"token_ids": padded}))
+    np.testing.assert_allclose(got, together, atol=1e-5)
+    alone = to_numpy(task({"token_ids": ids_of(words[-1:])}))
+    np.testing.assert_allclose(alone[0], together[-1], atol=1e-5)
+
+
+def test_strings_give_what_their_ids_give():
+    for changes, texts in (
+        ({}, ["abcd", "", "b"]),
+        (dict(num_segments=2), [("ab", "c"), ("", "dcba"), ("", "")]),
+        (dict(architecture="decoder", pooling="last"), ["abcd", "", "b"]),
+    ):
+        task = perturbed(classifier(**changes))
+        got = task.predict(texts, verbose=0)
+        inputs, targets = task.encode_text(texts, ["yes", 0, "perhaps"])
+        assert targets.tolist() == [1, 0, 2]
+        expected = expected_outputs(
+            task, inputs["token_ids"], segments=inputs.get("segment_ids")
+        )
+        assert difference(got, expected) <= 1e-5
+        classes, p = task.classify(texts, return_probabilities=True)
+        np.testing.assert_allclose(p, np.exp(log_softmax(expected)), atol=1e-5)
+        assert classes == [LABELS[i] for i in expected.argmax(axis=1)]
+    numbered = perturbed(classifier(labels=None, num_classes=2))
+    assert set(numbered.classify(TEXTS)) <= {0, 1}
+
+
+# Training.
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_it_learns_strings_and_scores_them(pooling):
+    task = classifier(pooling=pooling, hidden_dim=32)
+    task.compile(keras.optimizers.Adam(0.01))
+    history = task.fit(TEXTS, NAMES, epochs=15, batch_size=16, verbose=0).history
+    assert history["accuracy"][-1] > 0.95 > history["accuracy"][0]
+    right = np.mean([a == b for a, b in zip(task.classify(TEXTS), NAMES)])
+    scores = task.score(TEXTS, NAMES)
+    assert scores["accuracy"] == pytest.approx(right)
+    assert task.evaluate(TEXTS, NAMES, verbose=0)[1] == pytest.approx(right)
+
+
+def test_a_regressor_learns_numbers():
+    task = regressor(pooling="mean", hidden_dim=32)
+    task.compile(keras.optimizers.Adam(0.01))
+    loss = task.fit(TEXTS, NUMBERS, epochs=20, batch_size=16, verbose=0).history["loss"]
+    assert loss[-1] < 0.1 < loss[0]
+    predicted = task.predict(TEXTS, verbose=0)
+    assert predicted.shape == (len(TEXTS), 1)
+    scores = task.score(TEXTS, NUMBERS)
+    error = np.mean((predicted[:, 0] - np.array(NUMBERS)) ** 2)
+    assert scores["mean_squared_error"] == pytest.approx(error, rel=1e-5)
+    assert scores["pearson"] > 0.9
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_rows_that_only_fill_a_batch_never_count(label_smoothing):
+    task = perturbed(classifier())
+    compiled(task, eager=True, label_smoothing=label_smoothing)
+    texts, names = TEXTS[:7], NAMES[:6] + ["perhaps"]
+    y = np.array([LABELS.index(name) for name in names])
+    log_p = log_softmax(expected_outputs(task, ids_of(texts)))
+    target = (1 - label_smoothing) * np.eye(3)[y] + label_smoothing / 3
+    loss = -(target * log_p).sum(axis=1).mean()
+    accuracy = np.mean(log_p.argmax(axis=1) == y)
+    for batch_size in (3, 7, 32):
+        got = task.evaluate(texts, names, batch_size=batch_size, verbose=0)
+        assert got == pytest.approx([loss, accuracy], rel=1e-5)
+    number = compiled(perturbed(regressor()), eager=True)
+    expected = expected_outputs(number, ids_of(texts))[:, 0]
+    error = np.mean((expected - NUMBERS[:7]) ** 2)
+    for batch_size in (3, 7, 32):
+        got = number.evaluate(texts, NUMBERS[:7], batch_size=batch_size, verbose=0)
+        assert got == pytest.approx(error, rel=1e-5)
+
+
+def test_filling_rows_leave_no_trace_in_the_gradient():
+    # One step on 5 texts, alone and in a batch of 8.
+    for make, y in ((classifier, NAMES[:5]), (regressor, NUMBERS[:5])):
+        steps = []
+        for batch_size in (5, 8):
+            task = compiled(perturbed(make()), eager=True)
+            task.fit(TEXTS[:5], y, batch_size=batch_size, verbose=0)
+            steps.append(task.get_weights())
+        for one, other in zip(*steps):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_every_form_of_data_has_the_same_loss():
+    pairs = [(text, text[::-1]) for text in TEXTS[:8]]
+    for task, texts, y in (
+        (classifier(num_segments=2), pairs, NAMES[:8]),
+        (classifier(), TEXTS[:8], [LABELS.index(name) for name in NAMES[:8]]),
+        (regressor(), TEXTS[:8], NUMBERS[:8]),
+    ):
+        compiled(perturbed(task), eager=True)
+        expected = task.evaluate(texts, y, batch_size=4, verbose=0)
+        inputs, targets = task.encode_text(texts, y)
+        elements = grain.MapDataset.source(list(zip(texts, y)))
+        for data in (
+            (inputs, targets),
+            (np.array(texts), np.array(y)),
+            (elements.batch(4),),
+            (elements.to_iter_dataset().batch(4),),
+        ):
+            got = task.evaluate(*data, batch_size=4, verbose=0)
+            np.testing.assert_allclose(got, expected, rtol=1e-5)
+        history = task.fit(
+            texts, y, batch_size=4, validation_data=(texts, y), verbose=0
+        ).history
+        assert {"loss", "val_loss"} <= set(history)
+        alone = grain.MapDataset.source([(text,) for text in texts]).batch(4)
+        got = task.predict(alone, verbose=0)
+        np.testing.assert_allclose(got, task.predict(inputs, verbose=0), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_tf_data_of_strings():
+    import tensorflow as tf
+
+    pairs = [(text, text[::-1]) for text in TEXTS[:8]]
+    for task, texts, y in (
+        (classifier(num_segments=2), pairs, [LABELS.index(n) for n in NAMES[:8]]),
+        (classifier(), TEXTS[:8], NAMES[:8]),
+        (regressor(), TEXTS[:8], NUMBERS[:8]),
+    ):
+        compiled(perturbed(task), keras.optimizers.SGD(0.01), eager=True)
+        parts = (
+            tuple(map(list, zip(*texts))) if task.stack.config.num_segments else texts
+        )
+        dataset = tf.data.Dataset.from_tensor_slices((parts, y)).batch(4)
+        np.testing.assert_allclose(
+            task.evaluate(dataset, verbose=0),
+            task.evaluate(texts, y, verbose=0),
+            rtol=1e-5,
+        )
+        for data in (dataset, dataset.map(lambda x, y: x)):
+            if data is not dataset and task.stack.config.num_segments:
+                data = data.map(lambda *pair: (pair,))
+            got = task.predict(data, verbose=0)
+            expected = task.predict(texts, verbose=0)
+            np.testing.assert_allclose(got, expected, atol=1e-5)
+        history = task.fit(dataset, epochs=2, verbose=0).history
+        assert history["loss"][1] < history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pooling"), [("mixed_bfloat16", "mean"), ("mixed_float16", "max_logits")]
+)
+def test_mixed_precision_trains(dtype, pooling):
+    task = classifier(dtype=dtype, pooling=pooling, hidden_activation="tanh")
+    task.compile(keras.optimizers.Adam(0.01), run_eagerly=True)
+    history = task.fit(TEXTS, NAMES, batch_size=24, epochs=4, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert history["loss"][-1] < history["loss"][0]
+    assert {w.dtype for w in task.weights} == {"float32"}
+
+
+def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(task, *callbacks):
+        data = dict(x=TEXTS[:10], y=NAMES[:10], batch_size=4, epochs=3, verbose=0)
+        task.fit(**data, callbacks=list(callbacks))
+
+    options = dict(dropout=0.2, head_dropout=0.2)
+    whole, first, second = (compiled(classifier(**options)) for _ in range(3))
+    for variable, source in zip(first.variables, whole.variables, strict=True):
+        variable.assign(to_numpy(source.value))  # the seeds of dropout, too
+    fit(whole)
+    path = tmp_path / "resume.npz"
+    with pytest.raises(KeyboardInterrupt):
+        fit(first, ResumableCheckpoint(path), Killed())
+    fit(second, ResumableCheckpoint(path))
+    for got, want in zip(second.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: classifier(
+            pooling="max_logits", hidden_activation="tanh", max_length=9
+        ),
+        lambda: classifier(tokenizer=None, labels=None, num_classes=4),
+        lambda: regressor(num_segments=2, pooling="last", architecture="decoder"),
+    ],
+)
+def test_a_folder_and_a_keras_file_hold_the_task(make, tmp_path):
+    task = compiled(perturbed(make()))
+    task.save_folder(tmp_path / "folder")
+    task.save(tmp_path / "task.keras")
+    inputs = {"token_ids": ids_of(TEXTS[:4])}
+    for loaded in (
+        load_task(tmp_path / "folder"),
+        kzoo.load_model(tmp_path / "task.keras"),
+    ):
+        assert type(loaded) is type(task) and loaded.options == task.options
+        np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(task(inputs)))
+        if task.tokenizer:
+            assert loaded.encode_texts(["abcd" * 9])["token_ids"][0].tolist() == (
+                task.encode_texts(["abcd" * 9])["token_ids"][0].tolist()
+            )
+
+
+EXPORTED = [
+    lambda: classifier(num_segments=2, hidden_activation="tanh", positions="learned"),
+    lambda: classifier(pooling="max_logits", positions="relative"),
+    lambda: regressor(pooling="last", architecture="decoder", positions="rotary"),
+    lambda: regressor(pooling="mean"),
+    lambda: classifier(pooling="max"),
+]
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("make", EXPORTED)
+def test_onnx_gives_the_logits_of_the_reference(make, portable, tmp_path):
+    task = perturbed(make())
+    path = tmp_path / "task.onnx"
+    report = task.export(path, format="onnx", portable=portable)
+    assert all(check["difference"] <= 1e-4 for check in report.checks)
+    session = onnxruntime.InferenceSession(path)
+    ids = ids_of(["abcd", "b"])
+    feed, segments = {"token_ids": ids.astype("int64")}, None
+    if task.stack.config.num_segments:
+        segments = feed["segment_ids"] = (ids % 2).astype("int64")
+    (got,) = session.run(["logits"], feed)
+    assert difference(got, expected_outputs(task, ids, segments=segments)) <= 1e-5
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("make", EXPORTED[:1])
+def test_a_saved_model_gives_the_logits(make, tmp_path):
+    report = perturbed(make()).export(tmp_path / "saved")
+    assert set(report.functions) == {"forward", "serving_default"}
+    assert all(check["difference"] <= 1e-4 for check in report.checks)
+
+
+# Refusals.
+
+
+def test_what_cannot_be_learned_is_named():
+    task = compiled(classifier(), eager=True)
+    for y, message in (
+        (["yes", "maybe"], r"one of \['no', 'yes', 'perhaps'\].*'maybe' for example 1"),
+        ([0, 3], r"ints in \[0, 3\). Received: 3 for example 1"),
+        ([0, -1], "Received: -1 for example 1"),
+        ([0, 1.0], "Received: 1.0 for example 1"),
+        ([0], "a target for each of 2 examples. Received: 1"),
+        (None, "a target for each of 2 examples. Received: none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.fit(["ab", "cd"], y, verbose=0)
+    number = compiled(regressor(), eager=True)
+    for y, message in (
+        ([1.0, float("nan")], "nan for example 1"),
+        ([1.0, float("inf")], "inf for example 1"),
+        ([[1.0, 2.0], [1.0, 2.0]], r"a number for each example.*shape of \(2, 2\)"),
+        (["1", "x"], "a number for each example. Received: '1' for example 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            number.fit(["ab", "cd"], y, verbose=0)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        compiled(classifier(tokenizer=None)).fit(["ab"], [0])
+
+
+def test_options_that_do_not_fit_are_named():
+    for changes, message in (
+        (dict(labels=None), "either labels.*or num_classes"),
+        (dict(num_classes=3), "either labels.*or num_classes"),
+        (dict(labels=["a", "a"]), "labels must differ"),
+        (dict(labels=["a"]), "at least 2 classes. Received: 1"),
+        (dict(pooling="median"), "'max_logits'.*'median'"),
+        (dict(hidden_activation="relu6"), "hidden_activation.*'relu6'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier(**changes)
+    with pytest.raises(ValueError, match="label_smoothing is of classes"):
+        regressor().compile(label_smoothing=0.1)
