@@ -9,7 +9,7 @@ from kzoo.data.batching import bucketed_batches
 from kzoo.data.buckets import choose_buckets
 from kzoo.data.dates import LANGUAGES, date_pairs, write_date
 from kzoo.data.padding import packed_blocks, padded_batch
-from kzoo.data.sources import DataError, load_pairs, load_texts
+from kzoo.data.sources import DataError, load_pairs, load_tagged, load_texts
 from kzoo.data.splits import split_examples
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "choose_buckets",
     "date_pairs",
     "load_pairs",
+    "load_tagged",
     "load_texts",
     "open_tf_data",
     "packed_blocks",

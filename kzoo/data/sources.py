@@ -136,6 +136,61 @@ def load_texts(
     return _read_lines(path, "Running text is read with whole=True.")
 
 
+def load_tagged(
+    source: str | Path, *, columns: tuple[int, int] = (0, 1)
+) -> list[tuple[list[str], list[str]]]:
+    """Sentences whose words have labels: a word a line, as CoNLL files have them.
+
+    A line holds tab-separated columns, an empty line ends a sentence, and lines that
+    begin with "# " are comments; a word "#" is followed by a tab. In CoNLL-U, which has
+    columns=(1, 3) for words and their parts of speech, lines of word ranges ("3-4") and
+    of empty nodes ("5.1") are left out.
+
+    Args:
+        source: a file, which may be gzip.
+        columns: numbers from 0 of the word and its label.
+
+    Returns:
+        list of (words, labels).
+
+    Raises:
+        DataError: a missing file, too few columns, an empty word or label, or no word
+            at all.
+        ValueError: `columns` are not two numbers.
+    """
+    word_column, label_column = _check_columns(columns, int, "column numbers from 0")
+    path = Path(source)
+    sentences, words, labels = [], [], []
+    for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
+        line = line.removesuffix("\r")
+        if line.startswith("# ") or line == "#":
+            continue
+        if not line.strip():
+            if words:
+                sentences.append((words, labels))
+            words, labels = [], []
+            continue
+        fields = line.split("\t")
+        if len(fields) == 10 and not fields[0].isdigit() and word_column == 1:
+            continue  # CoNLL-U's ranges and empty nodes
+        if len(fields) <= max(columns):
+            raise DataError(
+                f"{path}, line {number}: expected at least {max(columns) + 1} "
+                f"tab-separated columns. Received: {len(fields)}."
+            )
+        word, label = fields[word_column].strip(), fields[label_column].strip()
+        if not word or not label:
+            raise DataError(
+                f"{path}, line {number}: expected a word and a label. Received: "
+                f"{word!r} and {label!r}."
+            )
+        words.append(word)
+        labels.append(label)
+    if not sentences:
+        raise DataError(f"{path} has no words.")
+    return sentences
+
+
 def load_tfds(name, split, keys=None):
     """Rows of a TensorFlow data set, downloaded and prepared when it is not yet.
 

@@ -2,7 +2,9 @@
 
 import abc
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,12 @@ CONFIG_FILE = "tokenizer_config.json"
 # the order of `ModelConfig`'s defaults.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 SPECIAL_IDS = dict(pad_token_id=0, start_token_id=1, end_token_id=2, unknown_token_id=3)
+# One more where it is asked for; folders of before it was known have no such key.
+MASK_PIECE, MASK_ID = "<mask>", dict(mask_token_id=4)
+
+
+# Spaces and marks without width, which SentencePiece reads as white space, too.
+_ZERO_WIDTH = "\u200b\u200e\u200f\ufeff"
 
 
 class Tokenizer(abc.ABC):
@@ -23,14 +31,17 @@ class Tokenizer(abc.ABC):
 
     Args:
         pad_token_id: fills short rows, or `None` when the vocabulary has none; so for
-            the next three.
+            the next four.
         start_token_id: the decoder's first input.
         end_token_id: ends a sequence.
         unknown_token_id: stands for text that the vocabulary cannot write.
+        mask_token_id: stands for a token to be guessed.
     """
 
     kind: str
     file_name: str
+    # Whether a word's piece holds the space before it, so that a mask stands for both.
+    spaces_in_pieces = False
     _kinds: dict[str, type["Tokenizer"]] = {}
 
     def __init_subclass__(cls, **kwargs):
@@ -38,12 +49,21 @@ class Tokenizer(abc.ABC):
         if "kind" in cls.__dict__:
             Tokenizer._kinds[cls.kind] = cls
 
-    def __init__(self, *, pad_token_id, start_token_id, end_token_id, unknown_token_id):
+    def __init__(
+        self,
+        *,
+        pad_token_id,
+        start_token_id,
+        end_token_id,
+        unknown_token_id,
+        mask_token_id=None,
+    ):
         self._ids = dict(
             pad_token_id=pad_token_id,
             start_token_id=start_token_id,
             end_token_id=end_token_id,
             unknown_token_id=unknown_token_id,
+            mask_token_id=mask_token_id,
         )
         for name, token_id in self._ids.items():
             if token_id is None:
@@ -84,6 +104,16 @@ class Tokenizer(abc.ABC):
         """Id of text that the vocabulary cannot write."""
         return self._ids["unknown_token_id"]
 
+    @property
+    def mask_token_id(self) -> int | None:
+        """Id of a token to be guessed."""
+        return self._ids["mask_token_id"]
+
+    @property
+    def special_ids(self) -> set[int]:
+        """The ids that write no text; the unknown token's is not among them."""
+        return {i for i in range(self.vocabulary_size) if self._is_special(i)}
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens.
 
@@ -101,6 +131,94 @@ class Tokenizer(abc.ABC):
             ValueError: a text holds half of a surrogate pair, which has no UTF-8 form.
         """
         return self._encode(check_texts(texts, f"{type(self).__name__}.encode"))
+
+    def encode_with_offsets(self, texts: Sequence[str]):
+        """Ids of each text, and which characters of it each id stands for.
+
+        Offsets count the characters of the text as it was given, before any
+        normalisation. White space at the ends of a piece is left out; a piece of
+        nothing else is empty, before the next piece. Pieces that write one character
+        together, as bytes do, have that character's offsets each.
+
+        Args:
+            texts: as in `encode`.
+
+        Returns:
+            The lists of ids that `encode` gives, and as many lists of (start, end).
+
+        Raises:
+            TypeError: as in `encode`; so for `ValueError`.
+        """
+        texts = check_texts(texts, f"{type(self).__name__}.encode_with_offsets")
+        ids, offsets = self._encode_with_offsets(texts)
+        return ids, [
+            [_trimmed(text, start, end) for start, end in spans]
+            for text, spans in zip(texts, offsets, strict=True)
+        ]
+
+    def encode_words(self, sentences) -> list[list[list[int]]]:
+        """Ids of each word, as they are in its sentence: words joined by spaces.
+
+        A word that gives no piece, such as white space or what the normalisation drops,
+        is unknown (the end token, where a vocabulary has no unknown one), so that words
+        and pieces stay aligned.
+
+        Args:
+            sentences: lists of words, `str`.
+
+        Returns:
+            For each sentence a list of ids a word, none of them empty.
+
+        Raises:
+            TypeError: not lists of `str`.
+        """
+        sentences = [
+            check_texts(words, f"{type(self).__name__}.encode_words")
+            for words in sentences
+        ]
+        filler = self.unknown_token_id
+        filler = self.end_token_id if filler is None else filler
+        encoded, offsets = self.encode_with_offsets(map(" ".join, sentences))
+        result = []
+        for words, ids, spans in zip(sentences, encoded, offsets, strict=True):
+            starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+            pieces = [[] for _ in words]
+            for token_id, (start, end) in zip(ids, spans, strict=True):
+                # By its last character: before a word may be what is normalised away.
+                # White space behind the last word belongs to it.
+                last = max(start, end - 1)
+                word = min(bisect_right(starts, last), len(words)) - 1
+                pieces[word].append(token_id)
+            result.append([piece or [filler] for piece in pieces])
+        return result
+
+    def encode_with_masks(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts in which the mask token's name, `<mask>`, is the mask token.
+
+        Where a word's piece holds the space before it, so does a mask's.
+
+        Args:
+            texts: as in `encode`.
+
+        Raises:
+            ValueError: there is no mask token.
+        """
+        if self.mask_token_id is None:
+            raise ValueError(
+                f"{self!r} has no mask token. Train one with mask_token=True, or give "
+                "mask_token_id."
+            )
+        texts = check_texts(texts, f"{type(self).__name__}.encode_with_masks")
+        rows = []
+        for text in texts:
+            parts = text.split(self._piece(self.mask_token_id))
+            if self.spaces_in_pieces:
+                parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+            (row,) = self._encode(parts[:1])
+            for ids in self._encode_continued(parts[1:]):
+                row = [*row, self.mask_token_id, *ids]
+            rows.append(row)
+        return rows
 
     def decode(self, sequences) -> list[str]:
         """Texts of sequences of ids.
@@ -145,8 +263,8 @@ class Tokenizer(abc.ABC):
             ValueError: an unknown kind, a key missing or not known, or a model that
                 the library cannot read.
         """
-        config = dict(config)
-        expected = {"kind", "model", *SPECIAL_IDS}
+        config = {**dict.fromkeys(MASK_ID), **config}
+        expected = {"kind", "model", *SPECIAL_IDS, *MASK_ID}
         if set(config) != expected:
             raise ValueError(
                 f"A tokenizer config has the keys {sorted(expected)}. "
@@ -183,6 +301,14 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def _encode(self, texts):
         """Ids of each of the checked texts."""
+
+    @abc.abstractmethod
+    def _encode_with_offsets(self, texts):
+        """Ids of each of the checked texts, and (start, end) of each id."""
+
+    def _encode_continued(self, texts):
+        """Ids of texts that go on after something else, not at the start of a word."""
+        return self._encode(texts)
 
     @abc.abstractmethod
     def _decode(self, sequences):
@@ -273,7 +399,7 @@ def load_tokenizer(folder) -> Tokenizer:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     expected = {"kind", *SPECIAL_IDS}
-    if not isinstance(config, dict) or set(config) != expected:
+    if not isinstance(config, dict) or set(config) - set(MASK_ID) != expected:
         raise ValueError(
             f"{path} must hold exactly the keys {sorted(expected)}, as Tokenizer.save "
             "writes them. For a file of another library, build FastTokenizer or "
@@ -319,6 +445,19 @@ def check_texts(texts, caller) -> list[str]:
                 "errors='replace'."
             ) from error
     return texts
+
+
+def _trimmed(text, start, end):
+    """The part of `text[start:end]` without white space at its ends."""
+    while start < end and _is_space(text[start]):
+        start += 1
+    while start < end and _is_space(text[end - 1]):
+        end -= 1
+    return start, end
+
+
+def _is_space(character):
+    return character.isspace() or character in _ZERO_WIDTH
 
 
 def _class_of(kind):

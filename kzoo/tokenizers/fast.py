@@ -7,7 +7,14 @@ from typing import Literal, get_args
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from kzoo.tokenizers.base import SPECIAL_IDS, SPECIAL_PIECES, Tokenizer, check_texts
+from kzoo.tokenizers.base import (
+    MASK_ID,
+    MASK_PIECE,
+    SPECIAL_IDS,
+    SPECIAL_PIECES,
+    Tokenizer,
+    check_texts,
+)
 
 Algorithm = Literal["bpe", "wordpiece", "character"]
 
@@ -22,10 +29,11 @@ class FastTokenizer(Tokenizer):
 
     Args:
         model: the text of a `tokenizer.json`.
-        pad_token_id: fills short rows, or `None`; so for the next three.
+        pad_token_id: fills short rows, or `None`; so for the next four.
         start_token_id: the decoder's first input.
         end_token_id: ends a sequence.
         unknown_token_id: stands for text that the vocabulary cannot write.
+        mask_token_id: stands for a token to be guessed.
 
     Raises:
         TypeError: `model` is not `str`.
@@ -43,6 +51,7 @@ class FastTokenizer(Tokenizer):
         start_token_id: int | None = None,
         end_token_id: int | None = None,
         unknown_token_id: int | None = None,
+        mask_token_id: int | None = None,
     ):
         if not isinstance(model, str):
             raise TypeError(
@@ -61,11 +70,13 @@ class FastTokenizer(Tokenizer):
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary_size = max(vocabulary.values(), default=-1) + 1
         self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+        self.spaces_in_pieces = self._byte_level
         super().__init__(
             pad_token_id=pad_token_id,
             start_token_id=start_token_id,
             end_token_id=end_token_id,
             unknown_token_id=unknown_token_id,
+            mask_token_id=mask_token_id,
         )
         added = self._tokenizer.get_added_tokens_decoder()
         special = {token_id for token_id, token in added.items() if token.special}
@@ -79,6 +90,7 @@ class FastTokenizer(Tokenizer):
         *,
         algorithm: Algorithm = "bpe",
         lowercase: bool = False,
+        mask_token: bool = False,
     ) -> "FastTokenizer":
         """Learns the vocabulary from texts; equal arguments give equal files.
 
@@ -95,6 +107,7 @@ class FastTokenizer(Tokenizer):
                 restores words but not spacing; `"character"` has an id a character,
                 and writes text of known characters exactly.
             lowercase: lower-case the text, and strip accents in `"wordpiece"`.
+            mask_token: the vocabulary has a mask token, for `kzoo.MaskedLM`.
 
         Raises:
             TypeError: `texts` is not an iterable of `str`.
@@ -113,8 +126,10 @@ class FastTokenizer(Tokenizer):
                 "Received: none."
             )
         build = {"bpe": _bpe, "wordpiece": _wordpiece, "character": _character}
-        tokenizer = build[algorithm](texts, vocabulary_size, lowercase)
-        return cls(tokenizer.to_str(), **SPECIAL_IDS)
+        special = [*SPECIAL_PIECES, MASK_PIECE] if mask_token else [*SPECIAL_PIECES]
+        tokenizer = build[algorithm](texts, vocabulary_size, lowercase, special)
+        own = {**SPECIAL_IDS, **MASK_ID} if mask_token else SPECIAL_IDS
+        return cls(tokenizer.to_str(), **own)
 
     @property
     def vocabulary_size(self) -> int:
@@ -124,6 +139,10 @@ class FastTokenizer(Tokenizer):
     def _encode(self, texts):
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def _encode_with_offsets(self, texts):
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [e.ids for e in encodings], [e.offsets for e in encodings]
 
     def _decode(self, sequences):
         return self._tokenizer.decode_batch(sequences, skip_special_tokens=False)
@@ -156,9 +175,9 @@ class FastTokenizer(Tokenizer):
         return content.decode("utf-8")
 
 
-def _bpe(texts, vocabulary_size, lowercase):
+def _bpe(texts, vocabulary_size, lowercase, special):
     """Byte-level byte-pair encoding: the alphabet is the 256 bytes."""
-    _check_size(vocabulary_size, 256)
+    _check_size(vocabulary_size, 256, special)
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -166,7 +185,7 @@ def _bpe(texts, vocabulary_size, lowercase):
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL_PIECES),
+        special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -174,21 +193,21 @@ def _bpe(texts, vocabulary_size, lowercase):
     return tokenizer
 
 
-def _character(texts, vocabulary_size, lowercase):
+def _character(texts, vocabulary_size, lowercase, special):
     """An id a character, frequent ones first."""
     counts = Counter()
     for text in texts:
         counts.update(text.lower() if lowercase else text)
-    _check_size(vocabulary_size, 1)
+    _check_size(vocabulary_size, 1, special)
     frequent = sorted(counts, key=lambda character: (-counts[character], character))
-    pieces = [*SPECIAL_PIECES, *frequent][:vocabulary_size]
+    pieces = [*special, *frequent][:vocabulary_size]
     tokenizer = tokenizers.Tokenizer(
         models.WordLevel(
             {piece: index for index, piece in enumerate(pieces)},
             unk_token=SPECIAL_PIECES[3],
         )
     )
-    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    tokenizer.add_special_tokens(special)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -196,7 +215,7 @@ def _character(texts, vocabulary_size, lowercase):
     return tokenizer
 
 
-def _wordpiece(texts, vocabulary_size, lowercase):
+def _wordpiece(texts, vocabulary_size, lowercase, special):
     """WordPiece: the longest piece that fits, from the left of each word.
 
     The library's own trainer numbers the `##` characters in the order of a hash table
@@ -217,13 +236,14 @@ def _wordpiece(texts, vocabulary_size, lowercase):
     inner = sorted({character for word in words for character in word[1:]})
     private = {character: chr(0xF0000 + i) for i, character in enumerate(inner)}
     public = {code: character for character, code in private.items()}
-    _check_size(vocabulary_size, len({word[0] for word in words}) + len(inner))
+    alphabet = len({word[0] for word in words}) + len(inner)
+    _check_size(vocabulary_size, alphabet, special)
 
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL_PIECES),
+        special_tokens=special,
         show_progress=False,
     )
     coded = {
@@ -243,14 +263,14 @@ def _wordpiece(texts, vocabulary_size, lowercase):
         unk_token=SPECIAL_PIECES[3],
         continuing_subword_prefix=_CONTINUES,
     )
-    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    tokenizer.add_special_tokens(special)
     return tokenizer
 
 
-def _check_size(vocabulary_size, alphabet):
-    smallest = alphabet + len(SPECIAL_PIECES)
+def _check_size(vocabulary_size, alphabet, special):
+    smallest = alphabet + len(special)
     if vocabulary_size < smallest:
         raise ValueError(
-            f"vocabulary_size must hold the {len(SPECIAL_PIECES)} special tokens and "
+            f"vocabulary_size must hold the {len(special)} special tokens and "
             f"the alphabet: at least {smallest}. Received: {vocabulary_size}."
         )

@@ -8,10 +8,19 @@ from typing import Literal, get_args
 
 import sentencepiece
 
-from kzoo.tokenizers.base import SPECIAL_IDS, SPECIAL_PIECES, Tokenizer, check_texts
+from kzoo.tokenizers.base import (
+    MASK_PIECE,
+    SPECIAL_IDS,
+    SPECIAL_PIECES,
+    Tokenizer,
+    check_texts,
+)
 
 Algorithm = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]
+
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
+_ELSEWHERE = "\N{OBJECT REPLACEMENT CHARACTER}"  # joins no piece with its neighbour
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -21,8 +30,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: the bytes of a `.model` file.
-        **special_ids: `pad_token_id`, `start_token_id`, `end_token_id` and
-            `unknown_token_id`; those left out are read from the model.
+        **special_ids: `pad_token_id`, `start_token_id`, `end_token_id`,
+            `unknown_token_id` and `mask_token_id`; those left out are read from the
+            model.
 
     Raises:
         TypeError: `model` is not bytes.
@@ -31,6 +41,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     file_name = "tokenizer.model"
+    spaces_in_pieces = True
 
     def __init__(self, model: bytes, **special_ids):
         if not isinstance(model, bytes):
@@ -52,6 +63,8 @@ class SentencePieceTokenizer(Tokenizer):
             end_token_id=self._processor.eos_id(),
             unknown_token_id=self._processor.unk_id(),
         )
+        mask = self._processor.piece_to_id(MASK_PIECE)
+        own["mask_token_id"] = mask if self._processor.is_control(mask) else -1
         own = {name: None if id_ < 0 else id_ for name, id_ in own.items()}
         super().__init__(**{**own, **special_ids})
 
@@ -65,6 +78,7 @@ class SentencePieceTokenizer(Tokenizer):
         byte_fallback: bool = False,
         character_coverage: float = 1.0,
         normalization: Normalization = "nmt_nfkc",
+        mask_token: bool = False,
     ) -> "SentencePieceTokenizer":
         """Learns the pieces from texts, in memory; equal arguments give equal bytes.
 
@@ -83,6 +97,7 @@ class SentencePieceTokenizer(Tokenizer):
             normalization: `"nmt_nfkc"` is Unicode NFKC with white space made
                 uniform, `"nmt_nfkc_cf"` lower-cases too, `"identity"` changes no
                 character.
+            mask_token: the vocabulary has a mask token, for `kzoo.MaskedLM`.
 
         Raises:
             TypeError: `texts` is not an iterable of `str`.
@@ -126,6 +141,7 @@ class SentencePieceTokenizer(Tokenizer):
                 bos_piece=start,
                 eos_piece=end,
                 unk_piece=unknown,
+                control_symbols=[MASK_PIECE] if mask_token else [],
             )
         except RuntimeError as error:
             small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
@@ -145,6 +161,25 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode(self, texts):
         return self._processor.encode(texts) if texts else []
+
+    def _encode_with_offsets(self, texts):
+        encoded = self._processor.encode_as_offset_mapping(texts) if texts else []
+        for each in encoded:
+            offsets, pieces = each["offsets"], each["pieces"]
+            # Of the pieces that write one character the last one alone has its offsets.
+            for i in reversed(range(len(offsets) - 1)):
+                start, end = offsets[i]
+                if start == end == offsets[i + 1][0] and pieces[i] != _SPACE:
+                    offsets[i] = offsets[i + 1]
+        return [each["ids"] for each in encoded], [each["offsets"] for each in encoded]
+
+    def _encode_continued(self, texts):
+        # At the start of a text the library writes a space.
+        encoded = self._encode_with_offsets([_ELSEWHERE + text for text in texts])
+        return [
+            [token_id for token_id, (_, end) in zip(ids, offsets) if end > 1]
+            for ids, offsets in zip(*encoded, strict=True)
+        ]
 
     def _decode(self, sequences):
         return self._processor.decode(sequences) if sequences else []

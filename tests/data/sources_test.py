@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kzoo.data import DataError, load_pairs, load_texts
+from kzoo.data import DataError, load_pairs, load_tagged, load_texts
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 needs_corpora = pytest.mark.skipif(
@@ -254,3 +254,56 @@ def test_tfds_missing_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match="pip install tensorflow tensorflow-datasets"):
         load_pairs("tfds:imdb_reviews")
+
+
+# Words with labels.
+
+
+@pytest.mark.parametrize("name", ["tags.tsv", "tags.tsv.gz"])
+def test_words_have_labels_and_empty_lines_end_sentences(tmp_path, name):
+    text = "# a comment\nA\tDET\tDT\r\ndog\tNOUN\tNN\n\n\n#\tSYM\t#\n1\tNUM\tCD"
+    path = write(tmp_path / name, text)
+    expected = [(["A", "dog"], ["DET", "NOUN"]), (["#", "1"], ["SYM", "NUM"])]
+    assert load_tagged(path) == expected
+    assert load_tagged(str(path), columns=(0, 2))[1] == (["#", "1"], ["#", "CD"])
+
+
+def test_conllu_is_read_without_ranges_and_empty_nodes(tmp_path):
+    def line(number, word, tag):
+        return "\t".join([number, word, word.lower(), tag, *"_" * 6]) + "\n"
+
+    rows = [("1-2", "don't", "_"), ("1", "do", "AUX"), ("2", "n't", "PART")]
+    rows += [("2.1", "go", "VERB"), ("3", "stop", "VERB")]
+    text = "# text = don't stop\n" + "".join(line(*row) for row in rows)
+    path = write(tmp_path / "a.conllu", text)
+    expected = [(["do", "n't", "stop"], ["AUX", "PART", "VERB"])]
+    assert load_tagged(path, columns=(1, 3)) == expected
+
+
+def test_tagged_words_are_read_strictly(tmp_path):
+    path = write(tmp_path / "t.tsv", "a\tX\n\nb\n")
+    with pytest.raises(DataError, match=r"t.tsv, line 3: expected at least 2 .*: 1"):
+        load_tagged(path)
+    path = write(tmp_path / "t.tsv", "a\tX\nb\t \n")
+    with pytest.raises(DataError, match="line 2: expected a word and a label.*'b'"):
+        load_tagged(path)
+    with pytest.raises(DataError, match="has no words"):
+        load_tagged(write(tmp_path / "e.tsv", "# nothing\n\n"))
+    with pytest.raises(DataError, match="nowhere.tsv does not exist"):
+        load_tagged(tmp_path / "nowhere.tsv")
+    with pytest.raises(ValueError, match="two column numbers"):
+        load_tagged(path, columns=("word", "tag"))
+
+
+@needs_corpora
+def test_the_tagged_corpora_are_whole():
+    # Sentences and words as the READMEs of UD and UNER count them.
+    for folder, split, sentences, words in (
+        ("ud_ewt", "train", 12544, 204577),
+        ("ud_ewt", "test", 2077, 25094),
+        ("uner_ewt", "dev", 2001, 25149),
+    ):
+        rows = load_tagged(SHARED / "data" / folder / f"{split}.tsv.gz")
+        assert len(rows) == sentences
+        assert sum(len(each) for each, _ in rows) == words
+        assert all(len(each) == len(labels) for each, labels in rows)

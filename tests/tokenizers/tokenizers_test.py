@@ -204,6 +204,130 @@ def test_from_config_refuses_what_it_does_not_know(tokenizer):
         other.from_config(config)
 
 
+# Offsets and words.
+
+
+def test_offsets_name_the_characters_of_each_piece(tokenizer):
+    text = "  The bike,\tis wet. "
+    (ids,), (offsets,) = tokenizer.encode_with_offsets([text])
+    assert [ids] == tokenizer.encode([text])
+    seen = [i for start, end in offsets for i in range(start, end)]
+    assert seen == [i for i, character in enumerate(text) if not character.isspace()]
+    assert tokenizer.encode_with_offsets([]) == ([], [])
+    assert tokenizer.encode_with_offsets([""]) == ([[]], [[]])
+
+
+@given(st.lists(st.text(st.sampled_from("abß é木🚲e\u0301ﬁ½ \t.\u200d"))))
+@pytest.mark.parametrize("name", BUILT)
+def test_offsets_are_of_the_text_as_it_was_given(name, texts):
+    ids, offsets = BUILT[name].encode_with_offsets(texts)
+    assert ids == BUILT[name].encode(texts)
+    for text, row, spans in zip(texts, ids, offsets, strict=True):
+        assert len(row) == len(spans)
+        for start, end in spans:
+            assert 0 <= start <= end <= len(text)
+            assert text[start:end] == text[start:end].strip()
+        assert spans == sorted(spans, key=lambda span: span[0])
+
+
+def test_pieces_of_one_character_share_its_offsets():
+    text = "a 🚲 e\u0301 ﬁn"
+    bicycle, accented = (2, 3), (4, 6)
+    for name in ("bpe", "sentencepiece-bytes"):
+        (ids,), (offsets,) = BUILT[name].encode_with_offsets([text])
+        assert offsets.count(bicycle) == 4  # its bytes in UTF-8
+    _, (offsets,) = BUILT["sentencepiece-bytes"].encode_with_offsets([text])
+    assert offsets.count(accented) == 2  # composed to one character of two bytes
+    _, (offsets,) = BUILT["sentencepiece-unigram"].encode_with_offsets([text])
+    assert offsets[-2:] == [(7, 9), (7, 9)]  # "f" and "in": both write the ligature
+
+
+def test_words_have_the_pieces_that_they_have_in_their_sentence(tokenizer):
+    sentences = [["The", "bike", ",", "is", "wet."], ["Two", "men"], []]
+    words = tokenizer.encode_words(sentences)
+    assert [len(row) for row in words] == [5, 2, 0]
+    for row, sentence in zip(words, sentences, strict=True):
+        joined = [token_id for word in row for token_id in word]
+        assert [joined] == tokenizer.encode([" ".join(sentence)])
+    for word, ids in zip(sentences[0], words[0], strict=True):
+        assert tokenizer.decode([ids])[0].strip() == word
+
+
+def test_a_word_without_pieces_is_unknown(tokenizer):
+    (row,) = tokenizer.encode_words([["bike", "\u200b", " ", "", "wet", "\u200b"]])
+    assert len(row) == 6 and all(row)
+    decoded = tokenizer.decode([row[0]]), tokenizer.decode([row[4]])
+    assert [text.strip() for (text,) in decoded] == ["bike", "wet"]
+    no_unknown = FastTokenizer(
+        BUILT["wordpiece"].get_config()["model"], pad_token_id=0, end_token_id=2
+    )
+    assert no_unknown.encode_words([["", "wet"]])[0][0] == [2]
+
+
+# The mask token.
+
+MASKED = {
+    "sentencepiece": SentencePieceTokenizer.train(TEXTS, 60, mask_token=True),
+    "bpe": FastTokenizer.train(TEXTS, 300, mask_token=True),
+    "wordpiece": FastTokenizer.train(TEXTS, 90, algorithm="wordpiece", mask_token=True),
+    "character": FastTokenizer.train(TEXTS, 90, algorithm="character", mask_token=True),
+}
+
+
+def joined(tokenizer, ids):
+    return "|".join(tokenizer.tokens(ids))
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_token_is_special_and_is_kept(name, tmp_path):
+    tokenizer = MASKED[name]
+    assert tokenizer.mask_token_id == 4 and tokenizer.tokens([4]) == ["<mask>"]
+    assert tokenizer.special_ids == {0, 1, 2, 4}
+    assert 4 not in tokenizer.encode(["a <mask> bike"])[0]  # text like any other
+    (ids,) = tokenizer.encode(["bike"])
+    assert tokenizer.decode([[*ids, 4]]) == tokenizer.decode([ids])
+    tokenizer.save(tmp_path)
+    for twin in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
+        assert twin.mask_token_id == 4
+        assert twin.get_config() == tokenizer.get_config()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sentencepiece", "<mask>|▁is|.|<mask>"),
+        ("bpe", "<mask>| is|.|<mask>"),
+        ("wordpiece", "<mask>|is|.|<mask>"),
+        ("character", " |<mask>| |i|s|.| |<mask>"),
+    ],
+)
+def test_a_mask_stands_for_a_piece_of_the_text(name, expected):
+    tokenizer = MASKED[name]
+    street, masked = tokenizer.encode_with_masks(["street", "street <mask> is. <mask>"])
+    assert masked[: len(street)] == street
+    assert joined(tokenizer, masked[len(street) :]) == expected
+    plain = ["the street is wet.", ""]
+    assert tokenizer.encode_with_masks(plain) == tokenizer.encode(plain)
+    (ids,) = tokenizer.encode_with_masks(["<mask>."])
+    assert joined(tokenizer, ids) == "<mask>|."  # no space before the full stop
+
+
+def test_without_a_mask_token_there_is_none(tokenizer, tmp_path):
+    assert tokenizer.mask_token_id is None
+    with pytest.raises(ValueError, match="has no mask token.*mask_token=True"):
+        tokenizer.encode_with_masks(["a <mask>"])
+    # Folders and configs of before there were masks.
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    del config["mask_token_id"]
+    path.write_text(json.dumps(config))
+    assert load_tokenizer(tmp_path).encode(TEXTS) == tokenizer.encode(TEXTS)
+    config = tokenizer.get_config()
+    del config["mask_token_id"]
+    assert Tokenizer.from_config(config).get_config() == tokenizer.get_config()
+
+
 @given(st.lists(st.text()))
 def test_byte_level_bpe_round_trips_any_text(texts):
     tokenizer = BUILT["bpe"]
