@@ -452,3 +452,18 @@ def test_importing_data_imports_no_framework():
         text=True,
     )
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_mapped_batches_follow_from_batch_and_index():
+    batches = bucketed_batches([[1, 2], [3], [4, 5, 6]], batch_size=2, seed=1)
+    mapped = batches.map(lambda batch, index: {**batch, "index": index}).map(
+        lambda batch, index: {**batch, "token_ids": batch["token_ids"] * (index + 1)}
+    )
+    assert len(mapped) == len(batches) and mapped.shapes == batches.shapes
+    for index in (0, 1, 5):  # the last one of a later epoch
+        expected = batches[index]["token_ids"] * (index + 1)
+        np.testing.assert_array_equal(mapped[index]["token_ids"], expected)
+        assert mapped[index]["index"] == index
+    assert all("index" not in batch for batch in batches)
+    first = next(iter(mapped.to_grain(epochs=2, start=3)))
+    assert first["index"] == 3

@@ -1,4 +1,4 @@
-"""Masked cross-entropy against a loop in float64."""
+"""Losses against loops in float64."""
 
 import math
 
@@ -6,7 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from kzoo.training import MaskedCrossEntropy
+from kzoo.training import (
+    ContrastiveLoss,
+    CosineSimilarityLoss,
+    MaskedBinaryCrossEntropy,
+    MaskedCrossEntropy,
+    MaskedSquaredError,
+    SimilarityLoss,
+)
+from tests.harness import gradients
 
 
 def expected(y_true, logits, e=0.0, ignore_id=0, weights=None):
@@ -173,3 +181,207 @@ def test_the_gradient_is_softmax_minus_the_target_distribution(smoothing):
     expected = (p - target) * (y != 0)[..., None] / 3
     found = tape.gradient(loss, variable).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (2, 3), (2, 3, 2)])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+def test_targets_may_have_any_axes(shape, label_smoothing):
+    rng = np.random.default_rng(3)
+    y_true = rng.integers(0, 5, shape)
+    y_true.flat[0] = -1
+    logits = rng.normal(size=(*shape, 5)).astype("float32")
+    got = MaskedCrossEntropy(label_smoothing, ignore_id=-1)(y_true, logits)
+    assert float(got) == pytest.approx(
+        expected(y_true, logits, label_smoothing, ignore_id=-1), rel=1e-6
+    )
+
+
+# Numbers.
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+@pytest.mark.parametrize("axis", [(), (1,)], ids=["flat", "column"])
+def test_squared_errors_are_those_of_numbers(axis):
+    y_true = np.array([1.0, math.nan, -2.0, 0.5])
+    y_pred = np.array([3.0, 7.0, -2.5, 0.5], "float32").reshape(4, *axis)
+    loss = MaskedSquaredError()
+    assert float(loss(y_true, y_pred)) == pytest.approx((4 + 0.25 + 0) / 3)
+    weights = np.array([1.0, 5.0, 2.0, 1.0])
+    for sample_weight in (weights, weights[:, None]):
+        got = loss(y_true, y_pred, sample_weight=sample_weight)
+        assert float(got) == pytest.approx((4 + 2 * 0.25) / 4)
+    assert float(loss(np.full(4, math.nan), y_pred)) == 0.0
+
+
+def test_binary_cross_entropy_is_of_the_logit():
+    y_true = np.array([1.0, 0.0, 0.25, math.nan])
+    logits = np.array([[2.0], [-1.0], [0.5], [3.0]], "float32")
+    # -t log p - (1 - t) log(1 - p) with p = 1 / (1 + exp(-x)).
+    parts = [softplus(-2.0), softplus(-1.0), 0.25 * softplus(-0.5)]
+    parts[2] += 0.75 * softplus(0.5)
+    loss = MaskedBinaryCrossEntropy()
+    assert float(loss(y_true, logits)) == pytest.approx(sum(parts) / 3)
+    assert float(loss([1.0], [[-1e4]])) == pytest.approx(1e4)  # no overflow
+    assert math.isnan(float(loss([1.5], [[0.0]])))
+
+
+def gradient(loss, y_true, start):
+    variable = keras.Variable(start, name="y_pred")
+    (found,) = gradients([variable], lambda: loss(y_true, variable.value))
+    return found
+
+
+def test_a_left_out_number_has_no_gradient():
+    y_true = keras.ops.convert_to_tensor(np.array([1.0, math.nan], "float32"))
+    start = np.array([0.5, 2.0], "float32")
+    p = 1 / (1 + math.exp(-0.5))
+    for loss, expected_gradient in (
+        (MaskedSquaredError(), [2 * (0.5 - 1.0), 0.0]),
+        (MaskedBinaryCrossEntropy(), [p - 1.0, 0.0]),
+    ):
+        np.testing.assert_allclose(
+            gradient(loss, y_true, start), expected_gradient, rtol=1e-6
+        )
+
+
+# Embeddings.
+
+# Cosines of the pairs: 0.6, 0, -1; of a pair with a vector of zeros: 0.
+VECTORS = np.array(
+    [
+        [[1.0, 0.0], [3.0, 4.0]],
+        [[0.0, 2.0], [5.0, 0.0]],
+        [[1.0, 1.0], [-2.0, -2.0]],
+        [[0.0, 0.0], [1.0, 0.0]],
+    ],
+    "float32",
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (dict(score_range=(0, 5)), [1.0, 0.2, 0.0]),
+        (dict(score_range=(0, 5), cosine_range=(-1, 1)), [1.0, -0.6, -1.0]),
+        (dict(score_range=(-5, 5), cosine_range=(-1, 1)), [1.0, 0.2, 0.0]),
+    ],
+)
+def test_the_cosine_loss_compares_with_the_scaled_score(options, wanted):
+    y_true = np.array([5.0, 1.0, 0.0, math.nan])
+    errors = np.array([0.6, 0.0, -1.0]) - wanted
+    loss = CosineSimilarityLoss(**options)
+    got = float(loss(y_true, VECTORS))
+    assert got == pytest.approx(np.mean(errors**2), rel=1e-6)
+    weights = np.array([1.0, 0.0, 3.0, 1.0])
+    got = float(loss(y_true, VECTORS, sample_weight=weights))
+    assert got == pytest.approx((errors[0] ** 2 + 3 * errors[2] ** 2) / 4, rel=1e-6)
+
+
+def test_a_score_outside_the_range_gives_nan():
+    assert math.isnan(float(CosineSimilarityLoss()([0.5, 4.0], VECTORS[:2])))
+
+
+def contrastive(vectors, temperature, rows):
+    """Minus the mean log chance of the right partner, loops over the rows that count.
+
+    Candidates of an anchor: the positives and hard negatives of these rows.
+    """
+
+    def cosine(a, b):
+        return a @ b / math.sqrt((a @ a) * (b @ b))
+
+    vectors, total = vectors.astype("float64"), 0.0
+    for i in rows:
+        anchor = vectors[i, 0]
+        powers = [
+            math.exp(cosine(anchor, other) / temperature)
+            for j in rows
+            for other in vectors[j, 1:]
+        ]
+        right = math.exp(cosine(anchor, vectors[i, 1]) / temperature)
+        total -= math.log(right / sum(powers))
+    return total / len(rows)
+
+
+@pytest.mark.parametrize("texts", [2, 3])
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_the_contrastive_loss_finds_the_right_partner(texts, temperature):
+    vectors = np.random.default_rng(0).normal(size=(5, texts, 8)).astype("float32")
+    counts = np.array([True, True, False, True, False])
+    vectors[4] = 0.0  # as a row of nothing but padding
+    rows = [0, 1, 3]
+    for y_true in (counts, counts.astype("int32"), counts.astype("float32")):
+        got = float(ContrastiveLoss(temperature)(y_true, vectors))
+        assert got == pytest.approx(contrastive(vectors, temperature, rows), rel=1e-5)
+    # The other way each positive finds its anchor among the anchors.
+    turned = contrastive(vectors[:, [1, 0]], temperature, rows)
+    both = (contrastive(vectors, temperature, rows) + turned) / 2
+    got = float(ContrastiveLoss(temperature, symmetric=True)(counts, vectors))
+    assert got == pytest.approx(both, rel=1e-5)
+
+
+def test_equal_vectors_are_told_apart_by_chance():
+    got = float(ContrastiveLoss()(np.ones(8, bool), np.ones((8, 2, 4), "float32")))
+    assert got == pytest.approx(math.log(8), rel=1e-6)
+
+
+def test_a_row_that_fills_a_batch_has_no_gradient():
+    marks = keras.ops.convert_to_tensor(np.array([True, True, True, False]))
+    scores = np.array([5.0, 1.0, 0.0, math.nan], "float32")
+    for loss, y_true in (
+        (ContrastiveLoss(), marks),
+        (CosineSimilarityLoss((0, 5)), keras.ops.convert_to_tensor(scores)),
+    ):
+        found = gradient(loss, y_true, VECTORS)
+        alone = gradient(loss, y_true[:3], VECTORS[:3])
+        assert np.isfinite(found).all() and not found[3].any() and alone.any()
+        np.testing.assert_allclose(found[:3], alone, atol=1e-6)
+
+
+def test_scores_or_marks_choose_the_loss():
+    loss = SimilarityLoss()
+    marks = keras.ops.convert_to_tensor(np.array([True, True, True, False]))
+    scores = keras.ops.convert_to_tensor(np.array([1.0, 0.2, 0.0, math.nan]))
+    for y_true, chosen in (
+        (marks, ContrastiveLoss()),
+        (scores, CosineSimilarityLoss()),
+    ):
+        assert float(loss(y_true, VECTORS)) == float(chosen(y_true, VECTORS))
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(loss.weights(y_true)), [1, 1, 1, 0]
+        )
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        MaskedSquaredError(name="mse"),
+        MaskedBinaryCrossEntropy(),
+        CosineSimilarityLoss((0, 5), (-1, 1)),
+        ContrastiveLoss(0.1, symmetric=True),
+        SimilarityLoss(),
+    ],
+)
+def test_every_loss_has_a_config(loss):
+    saved = keras.saving.serialize_keras_object(loss)
+    assert saved["registered_name"] == f"kzoo>{type(loss).__name__}"
+    again = keras.saving.deserialize_keras_object(saved)
+    assert again.get_config() == loss.get_config()
+
+
+def test_losses_of_embeddings_name_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"score_range.*Received: \(5, 0\)"):
+        CosineSimilarityLoss(score_range=(5, 0))
+    with pytest.raises(ValueError, match=r"cosine_range must lie in \[-1, 1\]"):
+        CosineSimilarityLoss(cosine_range=(0, 2))
+    with pytest.raises(ValueError, match="temperature must be positive.*0"):
+        ContrastiveLoss(temperature=0)
+    triples, single = np.ones((2, 3, 4)), np.ones((2, 4))
+    with pytest.raises(ValueError, match=r"learns from pairs.*\(2, 3, 4\)"):
+        CosineSimilarityLoss()([0.0, 1.0], triples)
+    for vectors in (single, np.ones((2, 1, 4))):
+        with pytest.raises(ValueError, match="pairs or triples"):
+            ContrastiveLoss()([1, 1], vectors)
