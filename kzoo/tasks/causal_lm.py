@@ -1,5 +1,7 @@
 """Causal language modelling: the next token after those before it."""
 
+import math
+
 import keras
 
 from kzoo import ops
@@ -42,6 +44,26 @@ class CausalLM(LanguageModel):
                 "CausalLM learns each text from itself: give fit(texts) without y."
             )
         return {"token_ids": self._encode(x, start=True)}
+
+    def score(self, x, *, batch_size=32):
+        """Perplexity a token and bits a character, the end token counted.
+
+        Bits a character do not depend on the tokenizer, so models compare by them.
+
+        Args:
+            x: strings.
+            batch_size: rows of a batch.
+
+        Returns:
+            dict of `perplexity` and `bits_per_character`, floats.
+        """
+        nats = float(self.energy(x, batch_size=batch_size).astype("float64").sum())
+        tokens = sum(len(row) - 1 for row in self.encode_examples(x)["token_ids"])
+        characters = sum(len(text) + 1 for text in x)  # the end counts as one
+        return {
+            "perplexity": math.exp(nats / tokens),
+            "bits_per_character": nats / math.log(2) / characters,
+        }
 
     prompt_input = "token_ids"
     prompt_side = "left"

@@ -4,6 +4,7 @@ import keras
 
 from kzoo import ops
 from kzoo.tasks.language_model import LanguageModel
+from kzoo.training.scores import translation_scores
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -20,6 +21,8 @@ class Seq2SeqLM(LanguageModel):
         >>> translator.fit(english, german, epochs=20)
         >>> translator.generate(["A man rides a bike."], beams=4)
         ['Ein Mann fährt Fahrrad.']
+        >>> translator.score(test_english, test_german, beams=4)["bleu"]
+        39.9
     """
 
     architectures = ("encoder_decoder",)
@@ -106,6 +109,24 @@ class Seq2SeqLM(LanguageModel):
 
         tokens = ops.full((batch,), self.config.start_token_id, "int32")
         return tokens, self.decoder.empty_cache(batch, capacity), 0, step
+
+    def score(self, x, y, **options):
+        """BLEU and chrF of what is generated, by sacrebleu (detokenised, cased).
+
+        Args:
+            x: source strings.
+            y: target strings, one each.
+            **options: of `generate`.
+
+        Returns:
+            dict of `bleu` and `chrf`, in [0, 100], and `signature`, sacrebleu's words
+            for how BLEU was computed.
+        """
+        if len(x) != len(y):
+            raise ValueError(
+                f"Every source needs a target. Received: {len(x)} and {len(y)}."
+            )
+        return translation_scores(list(y), self.generate(list(x), **options))
 
     def call(self, inputs, training=None):
         """Logits of the next token at every position.

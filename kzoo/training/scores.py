@@ -191,3 +191,22 @@ def _overlap(words, expected):
         return float(words == expected)
     common = sum((Counter(words) & Counter(expected)).values())
     return 2.0 * common / (len(words) + len(expected))
+
+
+def translation_scores(references, translations):
+    """BLEU (Papineni et al., 2002) and chrF (Popović, 2015) of a corpus, by sacrebleu.
+
+    Args:
+        references: strings, one a translation.
+        translations: strings.
+
+    Returns:
+        dict of `bleu` and `chrf`, floats in [0, 100], and BLEU's `signature`.
+    """
+    sacrebleu = metrics_library("sacrebleu")
+    bleu = sacrebleu.BLEU()
+    return {
+        "bleu": float(bleu.corpus_score(translations, [references]).score),
+        "chrf": float(sacrebleu.corpus_chrf(translations, [references]).score),
+        "signature": str(bleu.get_signature()),
+    }

@@ -73,3 +73,30 @@ def test_the_energy_is_minus_the_score_of_what_search_found():
 def test_pairs_are_needed_where_the_task_has_two_sides():
     with pytest.raises(ValueError, match="learns from pairs"):
         seq2seq().energy(["ab", "cd"])
+
+
+def test_perplexity_and_bits_follow_from_the_energy():
+    model = causal()
+    words = ["abc", "dd", "abcabc"]
+    energy = model.energy(words).sum()
+    tokens = 3 + 2 + 6 + 3  # with an end each; a character is a token here
+    score = model.score(words)
+    assert score["perplexity"] == pytest.approx(np.exp(energy / tokens), rel=1e-6)
+    assert score["bits_per_character"] == pytest.approx(
+        energy / np.log(2) / tokens, rel=1e-6
+    )
+
+
+def test_translations_are_scored_by_sacrebleu(monkeypatch):
+    model = seq2seq()
+    said = ["the cat sat on the mat", "a dog ran home"]
+    monkeypatch.setattr(model, "generate", lambda x, beams: said[:beams])
+    score = model.score(
+        ["x", "y"], ["the cat sat on the mat", "a dog ran away"], beams=2
+    )
+    # 9 of 10 words, 7 of 8 pairs, 5 of 6 triples, 3 of 4 fours; lengths are equal.
+    expected = 100 * (9 / 10 * 7 / 8 * 5 / 6 * 3 / 4) ** 0.25
+    assert score["bleu"] == pytest.approx(expected, abs=1e-6)
+    assert "case:mixed" in score["signature"] and 0 < score["chrf"] < 100
+    with pytest.raises(ValueError, match="Every source needs a target.*2 and 1"):
+        model.score(["x", "y"], ["z"])
