@@ -275,8 +275,8 @@ class StackConfig(_Config):
             object.__setattr__(self, "attention_scale", scale)
         if not scaled and self.attention_scale != 1.0:
             raise ValueError(
-                "StackConfig.attention_scale goes with similarity='scaled_dot'; leave "
-                "it None with the others. Received: "
+                "StackConfig.attention_scale goes with similarity='scaled_dot'; give "
+                "attention_scale=None with the others. Received: "
                 f"attention_scale={self.attention_scale}, "
                 f"similarity={self.similarity!r}."
             )

@@ -90,7 +90,7 @@ class Block(Layer):
         week 10): what looks at other positions.
 
         Args:
-            x: float (B, T, D).
+            x: float (B, T, D), a tensor of the compute dtype.
             own: arguments of self-attention, see `Attention.call`.
             cross: arguments of cross-attention.
             training: whether dropout is applied.

@@ -167,7 +167,7 @@ def test_a_block_is_a_predictor_and_a_decoder():
     block.build((None, None, D), (None, None, M))
     perturb(block.weights)
     hidden, own, cross = block.predictor(
-        X,
+        ops.cast(X, "float32"),
         own=dict(attention_mask=PADDED),
         cross=dict(memory=MEMORY, attention_mask=MEMORY_PADDED, return_weights=True),
     )

@@ -118,7 +118,9 @@ def test_predictor_and_decoder_are_a_block():
     w, past = weights_of(block), np.tril(np.ones((1, 1, T, T), bool))
     hidden = predictor(w, "", X.astype("float64"), ENCODED.astype("float64"), past)
     got, *_ = block.predictor(
-        X, own=dict(attention_mask=past), cross=dict(memory=ENCODED)
+        keras.ops.convert_to_tensor(X),
+        own=dict(attention_mask=past),
+        cross=dict(memory=ENCODED),
     )
     assert difference(to_numpy(got), hidden) <= 1e-6
     expected = decoder(w, "", hidden)
