@@ -1,0 +1,342 @@
+"""Masked language modelling: a token from those on both sides of it."""
+
+import functools
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from kzoo.layers.heads import MaskedLanguageModelHead
+from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.text_data import is_text
+from kzoo.training import Perplexity, TokenAccuracy
+
+_STREAM = 2**32  # beside the streams of the order of the examples, a bucket each
+
+
+class Candidate(NamedTuple):
+    """What may stand at a mask: a piece of the tokenizer, its id and probability."""
+
+    token: str
+    token_id: int
+    probability: float
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class MaskedLM(EncoderTask):
+    """An encoder that guesses masked tokens, to learn a language from its texts alone.
+
+    Of a row's tokens some are chosen, one at least, and the model is asked for them: of
+    the chosen ones 80 % are the mask token, 10 % a random one, 10 % stay (Devlin et
+    al., 2019, https://arxiv.org/abs/1810.04805, section 3.1). Other ones in every epoch
+    (RoBERTa, Liu et al., 2019, https://arxiv.org/abs/1907.11692, section 4.1). Which,
+    follows from the seed and the number of the batch, so that a training that was
+    killed goes on with the same masks. Special tokens and padding are never chosen.
+
+    `fit` and `evaluate` mask texts, and arrays that come without targets; where targets
+    come too they are taken as they are. A text longer than the model reads at once is
+    cut into several rows.
+
+    Args:
+        config: a `ModelConfig` with an encoder, and a `mask_token_id` unless the
+            tokenizer has one.
+        tokenizer: for strings; trained with `mask_token=True`.
+        mask_rate: share of the tokens to be chosen.
+        max_length: the most tokens of a row, start and end among them.
+
+    Raises:
+        ValueError: there is no mask token, or a rate outside (0, 1).
+
+    Example:
+        >>> tokenizer = kzoo.FastTokenizer.train(texts, 8000, mask_token=True)
+        >>> model = kzoo.MaskedLM.from_size("mini", tokenizer)
+        >>> model.compile()
+        >>> model.fit(texts, epochs=10)
+        >>> model.fill(["A man rides a <mask>."], top_k=1)
+        [[[Candidate(token=' bike', token_id=812, probability=0.61)]]]
+        >>> classifier = kzoo.TextClassifier(model.config, labels, tokenizer=tokenizer)
+        >>> classifier.load_encoder(model)
+    """
+
+    architectures = ("encoder",)
+    texts_per_example = (1,)
+
+    def __init__(
+        self, config, tokenizer=None, mask_rate=0.15, max_length=None, **kwargs
+    ):
+        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        if self.config.mask_token_id is None:
+            raise ValueError(
+                "MaskedLM needs a mask token: train the tokenizer with mask_token=True,"
+                " or give ModelConfig.mask_token_id. Received: none."
+            )
+        if not 0.0 < mask_rate < 1.0:
+            raise ValueError(
+                f"mask_rate must be between 0 and 1. Received: {mask_rate}."
+            )
+        self.mask_rate = mask_rate
+        self._special, self._ordinary = self._kinds_of_ids()
+        self.head = MaskedLanguageModelHead(
+            self.stack.config,
+            tied_to=self.stack.token_embedding if self.config.tie_head else None,
+            dtype=self.dtype_policy,
+            name="head",
+        )
+        self.build()
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {**super().options, "mask_rate": self.mask_rate}
+
+    @property
+    def output_axes(self):
+        """Logits of every token at every place."""
+        return {"logits": ("sequence", self.stack.config.vocabulary_size)}
+
+    def default_metrics(self):
+        """Accuracy and perplexity of the chosen tokens."""
+        return [
+            TokenAccuracy(self.ignore_id, name="accuracy"),
+            Perplexity(self.ignore_id),
+        ]
+
+    def call(self, inputs, training=None):
+        """float (B, T, V); `inputs` as `states` takes them."""
+        return self.head(self.states(inputs, training)[0])
+
+    # Masks.
+
+    def _kinds_of_ids(self):
+        """Ids that are never chosen, and those that may stand for a chosen one."""
+        config, tokenizer = self.config, self.tokenizer
+        special = {config.pad_token_id, config.start_token_id, config.end_token_id}
+        special.add(config.mask_token_id)
+        size, unknown = self.stack.config.vocabulary_size, None
+        if tokenizer is not None:
+            special |= tokenizer.special_ids
+            size, unknown = tokenizer.vocabulary_size, tokenizer.unknown_token_id
+        ordinary = [i for i in range(size) if i not in special and i != unknown]
+        if not ordinary:
+            raise ValueError(
+                f"MaskedLM needs tokens beside the special ones. Received: {size}, all "
+                "of them special."
+            )
+        return np.array(sorted(special)), np.array(ordinary, "int32")
+
+    def masked(self, batch, index, seed=0):
+        """A batch with tokens chosen and masked; equal arguments give equal masks.
+
+        Args:
+            batch: dict of int (B, T) `token_ids`, and what else `call` reads.
+            index: the number of the batch, counted through all epochs.
+            seed: of the choice.
+
+        Returns:
+            dict of the same arrays, `token_ids` masked; and targets int32 (B, T), the
+            id at a chosen place, else -1.
+        """
+        ids = np.asarray(batch["token_ids"], "int32")
+        allowed = ~np.isin(ids, self._special)
+        if batch.get("padding_mask") is not None:
+            allowed &= np.asarray(batch["padding_mask"], bool)
+        rank, action, other = _random(seed, index, (3, *ids.shape))
+        rank = np.where(allowed, rank, 2.0)  # nothing else is below 1
+        lowest = rank.min(axis=1, keepdims=True)
+        chosen = allowed & ((rank < self.mask_rate) | (rank == lowest))
+        ordinary = self._ordinary[(other * len(self._ordinary)).astype(int)]
+        changed = np.where(action < 0.9, ordinary, ids)
+        changed = np.where(action < 0.8, self.config.mask_token_id, changed)
+        targets = np.where(chosen, ids, self.ignore_id)
+        return {**batch, "token_ids": np.where(chosen, changed, ids)}, targets
+
+    # Data.
+
+    def encode_examples(self, x, y=None):
+        """Ids of texts: start + text + end, in several rows where it is long.
+
+        Args:
+            x: strings; or a dict of int arrays (B, T) as `call` takes it.
+            y: must be left out, the targets are tokens of the text.
+
+        Returns:
+            dict of lists of lists of int: `token_ids`, and `segment_ids` where the
+            model has segments.
+
+        Raises:
+            ValueError: `y` is given, or an array's row has no real token.
+        """
+        if y is not None:
+            raise ValueError(
+                f"{self.name} learns each text from itself: give strings without y."
+            )
+        if isinstance(x, dict):
+            return self._unpadded(x)
+        (texts,) = self._sides(x)
+        return self._rows(self._encode(texts, end=False))
+
+    def _rows(self, texts):
+        """Features of lists of ids without start and end."""
+        config, rows = self.config, []
+        for ids in texts:
+            room = max(1, self._limit - 2 if self._limit else len(ids))
+            for first in range(0, max(1, len(ids)), room):
+                part = ids[first : first + room]
+                rows.append([config.start_token_id, *part, config.end_token_id])
+        features = {"token_ids": rows, "segment_ids": [[0] * len(row) for row in rows]}
+        return {name: features[name] for name in self._signature()}
+
+    def _unpadded(self, inputs):
+        """Features of the real tokens of arrays."""
+        ids = np.asarray(inputs["token_ids"])
+        mask = inputs.get("padding_mask")
+        mask = ids != self.config.pad_token_id if mask is None else np.asarray(mask)
+        if not mask.any(axis=1).all():
+            raise ValueError(
+                "Every row of token_ids needs a token that is not padding. Received: "
+                f"none in row {int(mask.any(axis=1).argmin())}."
+            )
+        return {
+            name: [row[real] for row, real in zip(np.asarray(array), mask.astype(bool))]
+            for name, array in inputs.items()
+            if name != "padding_mask"
+        }
+
+    def _is_raw(self, x, y=None):
+        return super()._is_raw(x, y) or (y is None and isinstance(x, dict))
+
+    def _batches(self, x, y, *args, seed=0, **kwargs):
+        batches = super()._batches(x, y, *args, seed=seed, **kwargs)
+        return batches.map(functools.partial(self._masked_batch, seed=seed))
+
+    def _masked_batch(self, batch, index, seed):
+        inputs, targets = self.masked(batch, index, seed)
+        return {**inputs, "targets": targets}
+
+    def compute_loss(self, x=None, y=None, *args, **kwargs):
+        """Keras's hook; there must be targets."""
+        if y is None:
+            raise ValueError(
+                f"{self.name} has no targets: a pipeline gives (inputs, targets), as "
+                "`masked` makes them of a batch of ids. Arrays and lists of strings "
+                "need none."
+            )
+        return super().compute_loss(x, y, *args, **kwargs)
+
+    # Predictions.
+
+    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
+        """Keras's `predict`, also on strings.
+
+        Args:
+            x: strings, in which `<mask>` is the mask token, or what Keras's `predict`
+                takes. Nothing else is masked.
+            batch_size: rows of a batch; strings of like length share one.
+            verbose: of Keras; 0 shows no bar.
+            **kwargs: of Keras's `predict`, for anything but strings.
+
+        Returns:
+            Logits: of strings a list of float (T, V), start and end among the T tokens;
+            else float (B, T, V).
+        """
+        if not is_text(x):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        features = self._encode_masks(x)
+        rows = self.run(features, batch_size=batch_size, verbose=verbose)
+        return [row[: len(ids)] for row, ids in zip(rows, features["token_ids"])]
+
+    def _encode_masks(self, x):
+        (texts,) = self._sides(x)
+        rows = self.text_tokenizer.encode_with_masks(texts)
+        longest = max(range(len(rows)), key=lambda i: len(rows[i]))
+        if self._limit is not None and len(rows[longest]) > self._limit - 2:
+            raise ValueError(
+                f"{self.name} reads {self._limit - 2} tokens at once. Received: "
+                f"{len(rows[longest])} in text {longest}. Shorten it."
+            )
+        return self._rows(rows)
+
+    def fill(self, x, *, top_k=5, **options):
+        """What may stand at the masks.
+
+        Args:
+            x: strings with the mask token's name, `<mask>`, in each.
+            top_k: candidates of a mask.
+            **options: `batch_size` and `verbose`, as in `predict`.
+
+        Returns:
+            For each text a list with, for each mask, a list of `Candidate`s, the most
+            probable first.
+
+        Raises:
+            ValueError: a text without a mask, or one that is too long.
+        """
+        if not is_text(x):
+            raise ValueError(
+                f"{self.name}.fill reads a list of strings. Received: "
+                f"{type(x).__name__}."
+            )
+        if not 1 <= top_k <= self.stack.config.vocabulary_size:
+            raise ValueError(
+                "top_k must be at least 1, and at most the vocabulary's size. "
+                f"Received: {top_k}."
+            )
+        rows, results = self._encode_masks(x)["token_ids"], []
+        for number, ids in enumerate(rows):
+            if self.config.mask_token_id not in ids:
+                name = self.tokenizer.tokens([self.config.mask_token_id])[0]
+                raise ValueError(
+                    f"Every text needs a mask, {name}. Received: {x[number]!r}."
+                )
+        for ids, logits in zip(rows, self.predict(x, **{"verbose": 0, **options})):
+            places = np.flatnonzero(np.array(ids) == self.config.mask_token_id)
+            results.append([self._candidates(logits[i], top_k) for i in places])
+        return results
+
+    def _candidates(self, logits, top_k):
+        logits = logits.astype("float64")
+        powers = np.exp(logits - logits.max())
+        best = np.argsort(-logits, kind="stable")[:top_k]
+        return [
+            Candidate(token, int(i), float(powers[i] / powers.sum()))
+            for token, i in zip(self._names(best), best)
+        ]
+
+    def _names(self, ids):
+        """Pieces of ids; a model may have more ids than its tokenizer."""
+        size = self.tokenizer.vocabulary_size
+        return [self.tokenizer.tokens([i])[0] if i < size else f"<{i}>" for i in ids]
+
+    def score(self, x, *, batch_size=32, seed=0):
+        """Accuracy and perplexity of chosen tokens, the same ones every time.
+
+        Args:
+            x: strings, or a dict of int arrays.
+            batch_size: rows of a batch; which tokens are chosen depends on it.
+            seed: of the choice.
+
+        Returns:
+            dict of `accuracy` and `perplexity`, floats.
+        """
+        metrics = {
+            "accuracy": TokenAccuracy(self.ignore_id),
+            "perplexity": Perplexity(self.ignore_id),
+        }
+        batches = self._batches(x, None, batch_size, None, shuffle=False, seed=seed)
+        for batch in batches:
+            inputs, targets = self._inputs_and_targets(batch)
+            function = self.forward_function(list(inputs))
+            logits = function(*inputs.values())
+            for metric in metrics.values():
+                metric.update_state(targets, logits)
+        return {name: float(metric.result()) for name, metric in metrics.items()}
+
+
+def _random(seed, index, shape):
+    """Numbers in [0, 1), float64, that follow from a seed and an index.
+
+    From the raw bits: these numpy promises in every version, `random` it does not.
+    """
+    key = np.array([seed, _STREAM], np.uint64)
+    bits = np.random.Philox(key=key, counter=[0, 0, 0, index])
+    return (bits.random_raw(int(np.prod(shape))) >> 11).reshape(shape) / 2.0**53

@@ -1,0 +1,387 @@
+"""Extractive question answering: the part of a context that answers a question."""
+
+import warnings
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from kzoo import ops
+from kzoo.layers.base import make_initializer
+from kzoo.layers.heads import PredictionHead
+from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.text_data import is_text
+from kzoo.tasks.windows import windows
+from kzoo.training.scores import answer_scores
+
+
+class Answer(NamedTuple):
+    """A part of a context.
+
+    Args:
+        text: exactly `context[start : start + len(text)]`.
+        start: its first character.
+        score: the probability of its first token times that of its last, each among
+            all tokens of the context.
+    """
+
+    text: str
+    start: int
+    score: float
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class QuestionAnswering(EncoderTask):
+    """The answer to a question, as a part of a context that holds it.
+
+    A question and its context are read as start + question + end + context + end, and
+    every token of the context gets two logits: of being the answer's first and its last
+    token (Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 4.2). Every
+    question has an answer, as in SQuAD 1.1.
+
+    Where the model has learned positions, or with `max_length`, a longer context is
+    read in windows that overlap by half. In training, windows that do not hold the
+    whole answer are left out; in prediction a token has the logits of the window where
+    it stands farther from the edge.
+
+    Args:
+        config: a `ModelConfig` with one stack.
+        tokenizer: for strings.
+        hidden_activation: of an inner layer of the head, or `None` for none.
+        head_dropout: rate on what the head's last layer reads.
+        max_length: the most tokens of a window, question and all.
+
+    Example:
+        >>> reader = kzoo.QuestionAnswering.from_size("mini", tokenizer, num_segments=2)
+        >>> reader.compile()
+        >>> context = "The Nile is 6650 km long."
+        >>> pair = ("How long is the Nile?", context)
+        >>> reader.fit([pair, ...], [("6650 km", 12), ...])
+        >>> reader.answer([pair])
+        [Answer(text='6650 km', start=12, score=0.93)]
+        >>> reader.score(test_pairs, test_answers)
+        {'exact_match': 0.71, 'f1': 0.8}
+    """
+
+    one_example = ([("a", "a")], [("a", 0)])
+    texts_per_example = (2,)
+    output_axes = {"start_logits": ("sequence",), "end_logits": ("sequence",)}
+
+    def __init__(
+        self,
+        config,
+        tokenizer=None,
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        if max_length is not None and max_length < 8:
+            raise ValueError(
+                "max_length must be at least 8, to hold a question and a part of its "
+                f"context. Received: {max_length}."
+            )
+        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.head = PredictionHead(
+            2,
+            self.stack.config.hidden_dim,
+            hidden_activation,
+            head_dropout,
+            make_initializer(self.stack.config),
+            dtype=self.dtype_policy,
+            name="head",
+        )
+        self.build()
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {
+            **super().options,
+            "hidden_activation": self.hidden_activation,
+            "head_dropout": self.head_dropout,
+        }
+
+    def default_loss(self, label_smoothing):
+        """Cross-entropy of the first and the last token."""
+        if label_smoothing:
+            raise ValueError(
+                f"label_smoothing gives every token a share, and {self.name} has tokens"
+                " that cannot be the answer: those of the question. Received: "
+                f"label_smoothing={label_smoothing}."
+            )
+        return super().default_loss(0.0)
+
+    def call(self, inputs, training=None):
+        """Logits of being the answer's first and last token.
+
+        Args:
+            inputs: as `states` takes them; rows are start + question + end + context +
+                end, and padding on either side.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, 2, T); very low outside the context.
+        """
+        states, mask = self.states(inputs, training)
+        logits = ops.transpose(self.head(states, training=training), (0, 2, 1))
+        is_end = ops.equal(inputs["token_ids"], self.config.end_token_id)
+        ends = ops.cumsum(ops.cast(is_end, "int32"), axis=1)
+        context = ops.expand_dims(ops.equal(ends, 1) & ~is_end & mask, 1)
+        lowest = -6e4 if "float16" == str(logits.dtype) else -1e30
+        return ops.where(context, logits, lowest)
+
+    def named_outputs(self, inputs):
+        """What an artifact's `forward` gives: float (B, T) each."""
+        logits = ops.split(self(inputs, training=False), 2, axis=1)
+        shape = ops.shape(inputs["token_ids"])
+        return {
+            name: ops.reshape(part, shape)
+            for name, part in zip(self.output_axes, logits, strict=True)
+        }
+
+    # Text.
+
+    def encode_examples(self, x, y=None):
+        """Ids of questions with their contexts, and where the answers are.
+
+        Args:
+            x: pairs (question, context) of strings.
+            y: pairs (answer, its first character in the context); or `None`.
+
+        Returns:
+            dict of lists: `token_ids`, `first` and `last` (places of the answer's
+            tokens) where `y` is given, and `segment_ids` where the model has segments.
+            With `y` a row for each window that holds the answer, else for each window.
+
+        Raises:
+            ValueError: a context without tokens, or an answer that is not where it is
+                said to be; the example is named.
+        """
+        features, owned, offsets = self._encode_pairs(x)
+        if y is None:
+            return features
+        self._check_targets(x, y)
+        spans = [
+            self._answer_tokens(number, context, answer, offsets[number])
+            for number, ((_, context), answer) in enumerate(zip(x, y))
+        ]
+        kept, found = {name: [] for name in [*features, "first", "last"]}, set()
+        for row, (number, (begin, end), _, place) in enumerate(owned):
+            first, last = spans[number]
+            if begin <= first and last < end:
+                found.add(number)
+                for name, rows in features.items():
+                    kept[name].append(rows[row])
+                kept["first"].append(place + first - begin)
+                kept["last"].append(place + last - begin)
+        lost = len(spans) - len(found)
+        if lost == len(spans):
+            raise ValueError(
+                f"No window of {self._limit} tokens holds a whole answer. Raise "
+                f"max_length. Received: {lost} examples."
+            )
+        if lost:
+            warnings.warn(
+                f"{lost} of {len(spans)} answers are longer than a window of "
+                f"{self._limit} tokens holds, and were left out.",
+                stacklevel=2,
+            )
+        return kept
+
+    def _batches(self, x, y, *args, **kwargs):
+        self._check_targets(x, y)
+        return super()._batches(x, y, *args, **kwargs)
+
+    def _answer_tokens(self, number, context, answer, offsets):
+        """The first and the last token that hold a character of the answer."""
+        text, start = self._checked_answer(number, answer)
+        stop = start + len(text)
+        if not text or start < 0 or context[start:stop] != text:
+            raise ValueError(
+                f"An answer must be context[start : start + len(answer)]. Received: "
+                f"{text!r} at {start} of example {number}, where the context has "
+                f"{context[max(0, start) : stop]!r}."
+            )
+        held = [i for i, (a, b) in enumerate(offsets) if a < stop and b > start]
+        if not held:
+            raise ValueError(
+                f"The answer {text!r} of example {number} is in no token: the tokenizer"
+                " drops its characters."
+            )
+        return held[0], held[-1]
+
+    def _checked_answer(self, number, answer):
+        fits = isinstance(answer, (tuple, list)) and len(answer) == 2
+        if not fits or not isinstance(answer[0], str) or isinstance(answer[1], str):
+            raise ValueError(
+                "The target of a question is (answer, its first character), and every "
+                f"question has one. Received: {answer!r} for example {number}."
+            )
+        return answer[0], int(answer[1])
+
+    def _encode_pairs(self, x):
+        """Features; for each row what it holds; and the offsets of each context.
+
+        A row is (example, its tokens of the context, those it owns, its first place).
+        """
+        questions, contexts = self._sides(x)
+        config, rows, segments, owned = self.config, [], [], []
+        asked = self._encode(questions, end=False)
+        read, offsets = self.text_tokenizer.encode_with_offsets(contexts)
+        for number, (question, context) in enumerate(zip(asked, read)):
+            if all(start == end for start, end in offsets[number]):
+                raise ValueError(
+                    "A context needs at least one token that is not white space. "
+                    f"Received: {contexts[number]!r} for example {number}."
+                )
+            room = None if self._limit is None else self._limit - 3
+            if room is not None:
+                # Of a very long question the end goes: half a window is the context's.
+                question = question[: max(room // 2, room - len(context))]
+                room -= len(question)
+            before = [config.start_token_id, *question, config.end_token_id]
+            for (first, last), own in windows([1] * len(context), room):
+                rows.append([*before, *context[first:last], config.end_token_id])
+                segments.append([0] * len(before) + [1] * (last - first + 1))
+                owned.append((number, (first, last), own, len(before)))
+        features = {"token_ids": rows, "segment_ids": segments}
+        return {name: features[name] for name in self._signature()}, owned, offsets
+
+    def _inputs_and_targets(self, batch):
+        batch = dict(batch)
+        places = [batch.pop(name, None) for name in ("first", "last")]
+        return batch, None if places[0] is None else np.stack(places, axis=1)
+
+    def _pad_ids(self, features):
+        pads = super()._pad_ids(features)
+        return {name: -1 if name in ("first", "last") else pads[name] for name in pads}
+
+    # Predictions.
+
+    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
+        """Keras's `predict`, also on strings.
+
+        Args:
+            x: pairs (question, context), or what Keras's `predict` takes.
+            batch_size: rows of a batch; pairs of like length share one.
+            verbose: of Keras; 0 shows no bar.
+            **kwargs: of Keras's `predict`, for anything but strings.
+
+        Returns:
+            Logits: of strings a list of float (2, tokens of the context); else float
+            (B, 2, T).
+        """
+        if not is_text(x):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        return self._predict_contexts(x, batch_size, verbose)[0]
+
+    def _predict_contexts(self, x, batch_size=32, verbose=0):
+        """Logits of each context's tokens, and their offsets."""
+        features, owned, offsets = self._encode_pairs(x)
+        rows = self.run(features, batch_size=batch_size, verbose=verbose)
+        parts = [[] for _ in offsets]
+        for row, (number, (first, _), (begin, end), place) in zip(rows, owned):
+            parts[number].append(row[:, place + begin - first : place + end - first])
+        return [np.concatenate(each, axis=1) for each in parts], offsets
+
+    def answer(self, x, *, max_answer_length=30, **options):
+        """The most probable answer to each question.
+
+        Args:
+            x: pairs (question, context) of strings.
+            max_answer_length: in tokens.
+            **options: `batch_size` and `verbose`, as in `predict`.
+
+        Returns:
+            A list of `Answer`: text, start and score.
+        """
+        if max_answer_length < 1:
+            raise ValueError(
+                "max_answer_length must be at least 1 token. "
+                f"Received: {max_answer_length}."
+            )
+        if not is_text(x):
+            raise ValueError(
+                f"{self.name}.answer reads pairs of strings. For token ids use "
+                f"predict. Received: {type(x).__name__}."
+            )
+        answers = []
+        for (_, context), logits, offsets in zip(
+            x, *self._predict_contexts(x, **options), strict=True
+        ):
+            # White space alone may be a token, but begins and ends no answer.
+            held = [start < end for start, end in offsets]
+            logits = np.where(held, logits, -np.inf)
+            first, last, score = best_span(logits, max_answer_length)
+            start, stop = offsets[first][0], offsets[last][1]
+            answers.append(Answer(context[start:stop], start, score))
+        return answers
+
+    def score(self, x, y, **options):
+        """Exact match and token F1, as SQuAD's script has them.
+
+        Args:
+            x: pairs (question, context) of strings.
+            y: for each an answer, (answer, first character), or a list of several,
+                of which the best match counts.
+            **options: of `answer`.
+
+        Returns:
+            dict of `exact_match` and `f1`, floats in [0, 1].
+        """
+        self._check_targets(x, y)
+        expected = [_texts(answers) for answers in y]
+        if not all(expected):
+            raise ValueError(
+                "Every question needs an answer to compare with. Received: none for "
+                f"example {expected.index([])}."
+            )
+        predicted = [answer.text for answer in self.answer(x, **options)]
+        return answer_scores(expected, predicted)
+
+    # Exports.
+
+    def _forward_cases(self, generator):
+        cases = super()._forward_cases(generator)
+        for inputs in cases.values():  # a question of no token, for a context to be
+            inputs["token_ids"][:, 1:2] = self.config.end_token_id
+        return cases
+
+
+def best_span(logits, max_length):
+    """The most probable span: its first and last token, and its probability.
+
+    Args:
+        logits: float (2, T), of a token being the first and the last.
+        max_length: the most tokens of a span.
+
+    Returns:
+        int, int, float; the earliest and shortest of equally probable ones.
+    """
+    logits = np.asarray(logits, "float64")
+    first, last = (
+        logits
+        - np.log(
+            np.exp(logits - logits.max(axis=1, keepdims=True)).sum(
+                axis=1, keepdims=True
+            )
+        )
+        - logits.max(axis=1, keepdims=True)
+    )
+    length = len(first)
+    totals = np.full((length, min(max_length, length)), -np.inf)
+    for more in range(totals.shape[1]):
+        totals[: length - more, more] = first[: length - more] + last[more:]
+    start, more = np.unravel_index(totals.argmax(), totals.shape)
+    return int(start), int(start + more), float(np.exp(totals[start, more]))
+
+
+def _texts(answers):
+    """The texts of an answer, or of several."""
+    if isinstance(answers, str):
+        return [answers]
+    if len(answers) == 2 and not isinstance(answers[1], (str, list, tuple)):
+        return [answers[0]]  # (answer, first character)
+    return [text for answer in answers for text in _texts(answer)]

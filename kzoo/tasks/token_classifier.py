@@ -1,0 +1,275 @@
+"""A label for each word: parts of speech, named entities."""
+
+import keras
+import numpy as np
+
+from kzoo.layers.base import make_initializer
+from kzoo.layers.heads import PredictionHead
+from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.text_classifier import check_labels, encode_labels
+from kzoo.tasks.text_data import is_text
+from kzoo.tasks.windows import windows
+from kzoo.training.scores import entity_scores
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class TokenClassifier(EncoderTask):
+    """The label of each word of a sentence.
+
+    A sentence is a list of words, or a string that is split at white space. It is read
+    as start + the pieces of the words as they are in context + end, and the first piece
+    of a word gives its label; the other pieces have the target -1, which the loss
+    leaves out (Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 5.3).
+
+    Where the model has learned positions, or with `max_length`, a longer sentence is
+    read in windows that overlap by half. A word is learned once and labelled once, in
+    the window where it stands farther from the edge, so that none is lost. Of a word
+    that is longer than a window only the first pieces are read.
+
+    Args:
+        config: a `ModelConfig` with one stack.
+        labels: names of the labels; or
+        num_classes: how many there are, when they have no names.
+        tokenizer: for strings.
+        hidden_activation: of an inner layer of the head, or `None` for none.
+        head_dropout: rate on what the head's last layer reads.
+        max_length: the most tokens of a window, start and end among them.
+
+    Raises:
+        ValueError: neither or both of `labels` and `num_classes`, or fewer than two.
+
+    Example:
+        >>> tagger = kzoo.TokenClassifier.from_size(
+        ...     "mini", tokenizer, labels=["O", "B-PER", "I-PER"], positions="rotary")
+        >>> tagger.compile()
+        >>> tagger.fit([["Ada", "Lovelace", "wrote"], ...],
+        ...     [["B-PER", "I-PER", "O"], ...], epochs=10)
+        >>> tagger.tag(["Grace Hopper spoke"])
+        [['B-PER', 'I-PER', 'O']]
+        >>> tagger.score(test_sentences, test_labels)
+        {'accuracy': 0.98, 'precision': 0.82, 'recall': 0.8, 'f1': 0.81}
+    """
+
+    one_example = (["a"], [[0]])
+    numeric_targets = False
+
+    def __init__(
+        self,
+        config,
+        labels=None,
+        num_classes=None,
+        tokenizer=None,
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        own_labels, count = check_labels(labels, num_classes)
+        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        self.labels, self.num_classes = own_labels, count
+        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.head = PredictionHead(
+            count,
+            self.stack.config.hidden_dim,
+            hidden_activation,
+            head_dropout,
+            make_initializer(self.stack.config),
+            dtype=self.dtype_policy,
+            name="head",
+        )
+        self.build()
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {
+            **super().options,
+            "labels": self.labels,
+            "num_classes": None if self.labels else self.num_classes,
+            "hidden_activation": self.hidden_activation,
+            "head_dropout": self.head_dropout,
+        }
+
+    @property
+    def output_axes(self):
+        """Logits of the labels at every token."""
+        return {"logits": ("sequence", self.num_classes)}
+
+    def call(self, inputs, training=None):
+        """float (B, T, C); `inputs` as `states` takes them."""
+        states, _ = self.states(inputs, training)
+        return self.head(states, training=training)
+
+    # Words.
+
+    def encode_examples(self, x, y=None):
+        """Ids of sentences, and the target of each id.
+
+        Args:
+            x: lists of words; or strings, split at white space.
+            y: a label for each word: lists of names or ints, or strings of names, split
+                at white space; or `None`.
+
+        Returns:
+            dict of lists of lists of int: `token_ids`; `targets` where `y` is given, -1
+            but at the first piece of a word; and `segment_ids` where the model has
+            segments. A sentence of several windows has as many rows.
+
+        Raises:
+            ValueError: a sentence without words, another number of labels than words,
+                or an unknown label; the sentence is named.
+        """
+        sentences = [split_words(sentence) for sentence in x]
+        features, owned = self._encode_sentences(sentences)
+        if y is not None:
+            self._check_targets(x, y)
+            targets = [
+                self._encode_labels(number, sentence, labels)
+                for number, (sentence, labels) in enumerate(zip(sentences, y))
+            ]
+            rows = [[self.ignore_id] * len(row) for row in features["token_ids"]]
+            for row, (sentence, words, places) in zip(rows, owned, strict=True):
+                for word, place in zip(words, places, strict=True):
+                    row[place] = targets[sentence][word]
+            features["targets"] = rows
+        return features
+
+    def _batches(self, x, y, *args, **kwargs):
+        self._check_targets(x, y)
+        return super()._batches(x, y, *args, **kwargs)
+
+    def _encode_labels(self, number, words, labels):
+        labels = labels.split() if isinstance(labels, str) else labels
+        if len(labels) != len(words):
+            raise ValueError(
+                f"Every word needs a label. Received: {len(words)} words and "
+                f"{len(labels)} labels in sentence {number}, {shortened(words)}."
+            )
+        where = f"sentence {number}, word"
+        return encode_labels(labels, self.labels, self.num_classes, where)
+
+    def _encode_sentences(self, sentences):
+        """Features, and for each row (sentence, its words, their first places)."""
+        tokenizer = self.text_tokenizer
+        empty = [number for number, words in enumerate(sentences) if not words]
+        if empty:
+            raise ValueError(
+                f"{self.name} reads sentences of at least one word. Received: none in "
+                f"sentence {empty[0]}."
+            )
+        config, rows, owned = self.config, [], []
+        room = None if self._limit is None else self._limit - 2
+        for number, pieces in enumerate(tokenizer.encode_words(sentences)):
+            pieces = [piece[:room] for piece in pieces]
+            for (first, last), (begin, end) in windows(
+                [len(piece) for piece in pieces], room
+            ):
+                row, places = [config.start_token_id], {}
+                for word in range(first, last):
+                    places[word] = len(row)
+                    row += pieces[word]
+                rows.append([*row, config.end_token_id])
+                words = range(begin, end)
+                owned.append((number, words, [places[word] for word in words]))
+        features = {
+            "token_ids": rows,
+            "segment_ids": [[0] * len(row) for row in rows],
+        }
+        return {name: features[name] for name in self._signature()}, owned
+
+    # Predictions.
+
+    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
+        """Keras's `predict`, also on sentences.
+
+        Args:
+            x: lists of words, or strings; or what Keras's `predict` takes.
+            batch_size: rows of a batch; sentences of like length share one.
+            verbose: of Keras; 0 shows no bar.
+            **kwargs: of Keras's `predict`, for anything but sentences.
+
+        Returns:
+            Logits: of sentences a list of float arrays, (words, C) each; else float
+            (B, T, C).
+        """
+        if not is_text(x):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        sentences = [split_words(sentence) for sentence in x]
+        features, owned = self._encode_sentences(sentences)
+        rows = self.run(features, batch_size=batch_size, verbose=verbose)
+        results = [[] for _ in sentences]
+        for row, (sentence, _, places) in zip(rows, owned, strict=True):
+            results[sentence].append(row[places])
+        return [np.concatenate(parts) for parts in results]
+
+    def tag(self, x, *, return_probabilities=False, **options):
+        """The most probable label of each word.
+
+        Args:
+            x: lists of words, or strings, which are split at white space.
+            return_probabilities: whether those of all labels are returned, too.
+            **options: of `predict`.
+
+        Returns:
+            A list of labels (ints where they have no names) for each sentence; with
+            `return_probabilities` a pair with a list of float32 (words, C).
+        """
+        if not is_text(x):
+            raise ValueError(
+                f"{self.name}.tag reads sentences: lists of words, or strings. For "
+                f"token ids use predict. Received: {type(x).__name__}."
+            )
+        logits = self.predict(x, **{"verbose": 0, **options})
+        best = [row.argmax(axis=-1).tolist() for row in logits]
+        if self.labels:
+            best = [[self.labels[i] for i in row] for row in best]
+        if not return_probabilities:
+            return best
+        return best, [_softmax(row.astype("float32")) for row in logits]
+
+    def score(self, x, y, **options):
+        """Accuracy of the words; for BIO labels also of the entities, by seqeval.
+
+        Args:
+            x: lists of words, or strings.
+            y: a label for each word.
+            **options: of `predict`.
+
+        Returns:
+            dict of floats: `accuracy`; and where the labels are "O" and names that
+            begin with "B-" and "I-" also `precision`, `recall` and `f1`, see
+            `kzoo.training.scores.entity_scores`.
+        """
+        sentences = [split_words(sentence) for sentence in x]
+        self._check_targets(x, y)
+        expected = [
+            self._encode_labels(number, words, labels)
+            for number, (words, labels) in enumerate(zip(sentences, y))
+        ]
+        logits = self.predict(sentences, **{"verbose": 0, **options})
+        got = [row.argmax(axis=-1).tolist() for row in logits]
+        right = np.concatenate(expected) == np.concatenate(got)
+        scores = {"accuracy": float(right.mean())}
+        if self.labels and all(label[:2] in ("O", "B-", "I-") for label in self.labels):
+            names = [
+                [[self.labels[i] for i in row] for row in rows]
+                for rows in (expected, got)
+            ]
+            scores |= entity_scores(*names)
+        return scores
+
+
+def split_words(sentence):
+    """The words of a sentence: a list of them, or a string split at white space."""
+    return sentence.split() if isinstance(sentence, str) else list(sentence)
+
+
+def shortened(value, length=60):
+    """How an error shows a value."""
+    text = repr(value)
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
