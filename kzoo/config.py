@@ -112,7 +112,7 @@ class StackConfig(_Config):
         attention_window: a token attends to those less than so many tokens away, itself
             among them: on both sides, or with `causal` to the past (Longformer, Beltagy
             et al., 2020, section 3.1; Mistral 7B, Jiang et al., 2023, section 2).
-            `None` for no limit. Cross-attention has none.
+            `None` for no limit. Cross-attention has none, and a cache keeps all.
         query_key_norm: `norm` over every head of query and key, before rotation (Henry
             et al., 2020, "Query-Key Normalization for Transformers").
         dropout: rate on every sublayer's output and on the embedding (section 5.4).

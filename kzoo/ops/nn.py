@@ -15,7 +15,10 @@ MASKED = -1e9
 
 @op
 def matmul(x, y):
-    """Matrix product over the last two axes."""
+    """Matrix product over the last two axes; those before are equal, or y has none.
+
+    See `linear_by_head` for kernels that a batch shares.
+    """
     return keras.ops.matmul(x, y)
 
 

@@ -30,8 +30,14 @@ def test_it_equals_the_formula(activation, gated, use_bias):
     assert len(weights) == (3 if gated else 2) * (2 if use_bias else 1)
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+GATED = ["sigmoid", "linear", "relu", "gelu", "silu"]  # Shazeer (2020), section 2
+
+
+@pytest.mark.parametrize(
+    ("activation", "gated"),
+    [(name, True) for name in GATED]
+    + [(name, False) for name in ACTIVATIONS if name not in ("linear", "sigmoid")],
+)
 def test_it_is_a_layer(activation, gated, tmp_path):
     check_layer(
         lambda **kw: FeedForward(
