@@ -13,6 +13,10 @@ from kzoo.generation import shape_bucket
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.text_data import LearnsText, is_text
 
+# Texts that are made ids of at a time, and pairs of tokens that may attend to each
+# other in a batch of predictions: 64 MiB of scores a head.
+_TEXTS, _PAIRS = 2048, 2**24
+
 
 class EncoderTask(LearnsText, Exports):
     """One stack over `token_ids`; a subclass adds a head.
@@ -96,8 +100,7 @@ class EncoderTask(LearnsText, Exports):
         """
         names = self._signature()
         features, cut = {name: [] for name in names}, 0
-        sides = [self._encode(side, end=False) for side in self._sides(x)]
-        for parts in zip(*sides):
+        for parts in zip(*map(self._ids, self._sides(x))):
             parts, was_cut = self._fitted(list(parts))
             cut += was_cut
             ids, segments = [self.config.start_token_id], [0]
@@ -114,6 +117,11 @@ class EncoderTask(LearnsText, Exports):
                 stacklevel=2,
             )
         return features
+
+    def _ids(self, texts):
+        """Ids of each text, some texts at a time: a list takes ten times an array."""
+        for first in range(0, len(texts), _TEXTS):
+            yield from self._encode(texts[first : first + _TEXTS], end=False)
 
     def _sides(self, x):
         """The texts of all examples: one list, or two of pairs.
@@ -175,7 +183,8 @@ class EncoderTask(LearnsText, Exports):
 
         Args:
             x: strings or pairs, or what Keras's `predict` takes.
-            batch_size: rows of a batch; strings of like length share one.
+            batch_size: rows of a batch, fewer where texts are very long; strings of
+                like length share one.
             verbose: of Keras; 0 shows no bar.
             **kwargs: of Keras's `predict`, for anything but strings.
 
@@ -196,7 +205,7 @@ class EncoderTask(LearnsText, Exports):
         Args:
             features: dict of `token_ids` and what else `call` reads, lists of lists of
                 int of any lengths.
-            batch_size: rows of a batch.
+            batch_size: rows of a batch, fewer where they are very long.
             verbose: whether a bar shows.
 
         Returns:
@@ -207,8 +216,10 @@ class EncoderTask(LearnsText, Exports):
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
         results = [None] * len(rows)
         bar = keras.utils.Progbar(len(rows)) if verbose else None
-        for first in range(0, len(order), batch_size):
-            chosen = order[first : first + batch_size]
+        while order:
+            most = _PAIRS // len(rows[order[0]]) ** 2
+            size = max(1, min(batch_size, most))
+            chosen, order = order[:size], order[size:]
             for i, result in zip(chosen, function(*self._run_batch(features, chosen))):
                 results[i] = result
             if bar:

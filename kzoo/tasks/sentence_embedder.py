@@ -46,10 +46,10 @@ class SentenceEmbedder(EncoderTask):
         ...     loss=kzoo.training.CosineSimilarityLoss(score_range=(0, 5)))
         >>> embedder.fit([("a film", "a movie"), ("a film", "a dog")], [4.8, 0.5])
         >>> embedder.embed(["a film", "a dog", "a movie"]).shape
-        (3, 128)
-        >>> [[(index, score)]] = embedder.search(["a film"], ["a dog"], top_k=1)
-        >>> index
-        0
+        (3, 64)
+        >>> [[(index, cosine)]] = embedder.search(["a dog"], ["a film", "a dog"], 1)
+        >>> index, round(cosine, 3)
+        (1, 1.0)
     """
 
     one_example = (["a"], [0.0])

@@ -116,13 +116,14 @@ class TextClassifier(TextTask):
 
     Example:
         >>> classifier = kzoo.TextClassifier.from_size(
-        ...     "mini", tokenizer, labels=["negative", "positive"], pooling="mean")
+        ...     "tiny", tokenizer, labels=["bad", "good"], num_layers=1)
         >>> classifier.compile()
-        >>> classifier.fit(reviews, ["positive", "negative", ...], epochs=3)
-        >>> classifier.classify(["What a film!"])
-        ['positive']
-        >>> classifier.score(test_reviews, test_labels)
-        {'accuracy': 0.88, 'macro_f1': 0.88, 'matthews': 0.76}
+        >>> texts, names = ["a fine film", "a dull film"], ["good", "bad"]
+        >>> classifier.fit(texts, names, epochs=20)
+        >>> classifier.classify(["a fine film"])
+        ['good']
+        >>> classifier.score(texts, names)
+        {'accuracy': 1.0, 'macro_f1': 1.0, 'matthews': 1.0}
     """
 
     one_example = (["a"], [0])
@@ -198,11 +199,11 @@ class TextRegressor(TextTask):
         max_length: see `EncoderTask`.
 
     Example:
-        >>> regressor = kzoo.TextRegressor.from_size("mini", tokenizer)
+        >>> regressor = kzoo.TextRegressor.from_size("tiny", tokenizer)
         >>> regressor.compile()
-        >>> regressor.fit(reviews, [9.0, 2.5, ...], epochs=3)
-        >>> regressor.predict(["What a film!"])
-        array([[8.7]], dtype=float32)
+        >>> regressor.fit(["a fine film", "a dull film"], [9.0, 2.5])
+        >>> regressor.predict(["a fine film"]).shape
+        (1, 1)
     """
 
     one_example = (["a"], [0.0])

@@ -1,11 +1,15 @@
 """Texts and pairs become ids as BERT reads them, and cutting leaves start and end."""
 
+import doctest
+import functools
 import warnings
 
 import numpy as np
 import pytest
 
 import kzoo
+from kzoo.tasks import encoder_task
+from kzoo.tokenizers import FastTokenizer
 from tests.words import TOKENIZER
 
 START, END = 1, 2
@@ -110,13 +114,49 @@ def test_other_inputs_than_it_reads_are_refused():
         )
 
 
-def test_predictions_come_in_the_order_of_the_texts():
-    model = task(max_length=9)
+def test_predictions_come_in_the_order_of_the_texts(monkeypatch):
+    model = task()
     texts = ["ab" * n for n in (3, 0, 2, 5, 1, 4)]
     inputs, _ = model.encode_text(texts)
     expected = model.predict(inputs, verbose=0)
     for batch_size in (1, 4, 32):
         got = model.predict(texts, batch_size=batch_size, verbose=0)
         np.testing.assert_allclose(got, expected, atol=1e-6)
+    monkeypatch.setattr(encoder_task, "_PAIRS", 150)
+    monkeypatch.setattr(encoder_task, "_TEXTS", 4)
+    seen, function = [], model.forward_function(["token_ids"])
+    monkeypatch.setattr(
+        model,
+        "forward_function",
+        lambda names: lambda ids: seen.append(ids.shape) or function(ids),
+    )
+    got = model.predict(texts, verbose=0)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert all(rows == 1 or rows * length**2 <= 150 for rows, length in seen)
+    assert len(seen) > 2
     with pytest.raises(ValueError, match=r"needs an example. Received: \[\]"):
         model.predict([])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kzoo.TextClassifier,
+        kzoo.TextRegressor,
+        kzoo.PairScorer,
+        kzoo.SentenceEmbedder,
+    ],
+)
+def test_the_example_of_a_docstring_runs(kind, monkeypatch):
+    eagerly = functools.partialmethod(kind.compile, run_eagerly=True)  # faster here
+    monkeypatch.setattr(kind, "compile", eagerly)
+    texts = ["a fine film", "a dull film", "a dog", "a movie?"]
+    tokenizer = FastTokenizer.train(texts, 40, algorithm="character")
+    names = {"kzoo": kzoo, "tokenizer": tokenizer}
+    examples = doctest.DocTestParser().get_examples(kind.__doc__)
+    for example in examples:
+        if example.want:
+            assert repr(eval(example.source, names)) == example.want.strip()
+        else:
+            exec(example.source, names)
+    assert any(example.want for example in examples)

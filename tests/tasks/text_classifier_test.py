@@ -125,7 +125,7 @@ POSITIONS = ["learned", "sinusoidal", "rotary", "relative", "alibi", "none"]
     left=st.integers(0, 3),
     right=st.integers(0, 3),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_neither_padding_nor_batching_changes_a_prediction(
     built, pooling, positions, architecture, words, left, right
 ):
@@ -163,9 +163,8 @@ def test_strings_give_what_their_ids_give():
 # Training.
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_it_learns_strings_and_scores_them(pooling):
-    task = classifier(pooling=pooling, hidden_dim=32)
+def test_it_learns_strings_and_scores_them():
+    task = classifier(pooling="mean", hidden_dim=32)
     task.compile(keras.optimizers.Adam(0.01))
     history = task.fit(TEXTS, NAMES, epochs=15, batch_size=16, verbose=0).history
     assert history["accuracy"][-1] > 0.95 > history["accuracy"][0]
@@ -302,7 +301,9 @@ def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):
         task.fit(**data, callbacks=list(callbacks))
 
     options = dict(dropout=0.2, head_dropout=0.2)
-    whole, first, second = (compiled(classifier(**options)) for _ in range(3))
+    whole, first, second = (
+        compiled(classifier(**options), eager=True) for _ in range(3)
+    )
     for variable, source in zip(first.variables, whole.variables, strict=True):
         variable.assign(to_numpy(source.value))  # the seeds of dropout, too
     fit(whole)
@@ -353,8 +354,10 @@ EXPORTED = [
 ]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-@pytest.mark.parametrize("make", EXPORTED)
+@pytest.mark.parametrize(
+    ("make", "portable"),
+    [*((make, False) for make in EXPORTED), *((make, True) for make in EXPORTED[:3])],
+)
 def test_onnx_gives_the_logits_of_the_reference(make, portable, tmp_path):
     task = perturbed(make())
     path = tmp_path / "task.onnx"
