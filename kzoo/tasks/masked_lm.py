@@ -215,13 +215,20 @@ class MaskedLM(EncoderTask):
 
     def compute_loss(self, x=None, y=None, *args, **kwargs):
         """Keras's hook; there must be targets."""
-        if y is None:
+        return super().compute_loss(x, self._given(y), *args, **kwargs)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Keras's hook, which some backends call first; there must be targets."""
+        return super().compute_metrics(x, self._given(y), y_pred, sample_weight)
+
+    def _given(self, targets):
+        if targets is None:
             raise ValueError(
                 f"{self.name} has no targets: a pipeline gives (inputs, targets), as "
                 "`masked` makes them of a batch of ids. Arrays and lists of strings "
                 "need none."
             )
-        return super().compute_loss(x, y, *args, **kwargs)
+        return targets
 
     # Predictions.
 

@@ -138,14 +138,14 @@ def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):
 
 
 def test_it_learns_and_fills():
-    model = compiled(task(positions="relative"), keras.optimizers.Adam(0.02))
-    texts = ["abcd" * n + "abcd"[:m] for n in (1, 2, 3) for m in (0, 1, 2, 3)]
-    history = model.fit(texts * 6, epochs=12, batch_size=18, verbose=0).history
-    assert history["accuracy"][-1] > 0.9 and history["perplexity"][-1] < 1.5
-    ((first, second),) = model.fill(["ab<mask>dabc<mask>abcd"], top_k=2)
-    assert (first[0].token, first[0].token_id) == ("c", C)
-    assert second[0].token == "d" and second[0].probability > 0.5
-    assert first[0].probability > first[1].probability
+    model = compiled(task(), keras.optimizers.Adam(0.02))
+    texts = [letter * n for letter in "abcd" for n in (3, 4, 5, 6, 7)]
+    history = model.fit(texts * 3, epochs=12, batch_size=20, verbose=0).history
+    assert history["accuracy"][-1] > 0.9 and history["perplexity"][-1] < 2.0
+    ((first, second),) = model.fill(["bb<mask>b<mask>"], top_k=2)
+    for found in (first, second):
+        assert (found[0].token, found[0].token_id) == ("b", B)
+        assert found[0].probability > 0.5 > found[1].probability
     scores = model.score(texts)
     assert scores["accuracy"] > 0.9 and scores == model.score(texts)
 
