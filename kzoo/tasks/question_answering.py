@@ -76,12 +76,12 @@ class QuestionAnswering(EncoderTask):
         max_length=None,
         **kwargs,
     ):
-        if max_length is not None and max_length < 8:
-            raise ValueError(
-                "max_length must be at least 8, to hold a question and a part of its "
-                f"context. Received: {max_length}."
-            )
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        if self._limit is not None and self._limit < 8:
+            raise ValueError(
+                "max_length, or the learned positions, must be at least 8, to hold a "
+                f"question and a part of its context. Received: {self._limit}."
+            )
         self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
         self.head = PredictionHead(
             2,

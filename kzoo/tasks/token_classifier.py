@@ -66,6 +66,11 @@ class TokenClassifier(EncoderTask):
     ):
         own_labels, count = check_labels(labels, num_classes)
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        if self._limit is not None and self._limit < 3:
+            raise ValueError(
+                "The learned positions must hold start, a token and end: at least 3. "
+                f"Received: {self._limit}."
+            )
         self.labels, self.num_classes = own_labels, count
         self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
         self.head = PredictionHead(

@@ -102,7 +102,8 @@ def test_every_epoch_has_other_masks_and_validation_the_same(monkeypatch):
     np.testing.assert_array_equal(*whole)  # the same text
     assert (one["targets"] != two["targets"]).any()
     np.testing.assert_array_equal(held_out[0]["targets"], list(held_out)[0]["targets"])
-    assert model.evaluate(TEXTS, verbose=0) == model.evaluate(TEXTS, verbose=0)
+    texts = TEXTS[:8]
+    assert model.evaluate(texts, verbose=0) == model.evaluate(texts, verbose=0)
 
 
 class Killed(Exception):
@@ -152,9 +153,10 @@ def test_it_learns_and_fills():
 
 def test_strings_and_ids_are_masked_alike():
     model = compiled(perturbed(task(num_segments=2)), eager=True)
-    inputs, _ = model.encode_text(TEXTS)
+    texts = TEXTS[:16]
+    inputs, _ = model.encode_text(texts)
     options = dict(batch_size=8, verbose=0)
-    expected = model.evaluate(TEXTS, **options)
+    expected = model.evaluate(texts, **options)
     np.testing.assert_allclose(model.evaluate(inputs, **options), expected, rtol=1e-6)
     left = {name: array[:, ::-1] for name, array in inputs.items()}
     left["padding_mask"] = left["token_ids"] != 0
@@ -253,7 +255,7 @@ def test_the_head_is_that_of_bert(changes):
     assert ("head/output/kernel" in weights) == ("tie_head" in changes)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative"])
+@pytest.mark.parametrize("positions", ["learned", "relative"])
 def test_padding_on_either_side_and_other_rows_change_nothing(positions):
     model = perturbed(task(positions=positions, max_sequence_length=40))
     table = model.encoder.token_embedding.embeddings

