@@ -121,20 +121,21 @@ POSITIONS = ["learned", "sinusoidal", "rotary", "relative", "alibi", "none"]
     pooling=st.sampled_from(POOLINGS),
     positions=st.sampled_from(POSITIONS),
     architecture=st.sampled_from(["encoder", "decoder"]),
-    words=st.lists(st.text("abcd", max_size=4), min_size=1, max_size=4),
+    words=st.lists(st.text("abcd", max_size=4), min_size=3, max_size=3),
     left=st.integers(0, 3),
-    right=st.integers(0, 3),
 )
 @settings(max_examples=15, deadline=None)
 def test_neither_padding_nor_batching_changes_a_prediction(
-    built, pooling, positions, architecture, words, left, right
+    built, pooling, positions, architecture, words, left
 ):
     task = built(pooling=pooling, positions=positions, architecture=architecture)
     ids = ids_of(words)
-    together = to_numpy(task({"token_ids": ids}))
-    padded = np.pad(ids, ((0, 0), (left, right)))
-    got = to_numpy(task({"token_ids": padded}))
-    np.testing.assert_allclose(got, together, atol=1e-5)
+    # Few shapes, for backends that compile for each.
+    rows = np.zeros((3, 9), "int32")
+    rows[:, : ids.shape[1]] = ids
+    together = to_numpy(task({"token_ids": rows}))
+    rows = np.roll(rows, left, axis=1)
+    np.testing.assert_allclose(to_numpy(task({"token_ids": rows})), together, atol=1e-5)
     alone = to_numpy(task({"token_ids": ids_of(words[-1:])}))
     np.testing.assert_allclose(alone[0], together[-1], atol=1e-5)
 
