@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Literal, get_args
@@ -56,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 f"Not a SentencePiece model ({len(model)} bytes): {error}"
             ) from error
-        self._model = model
+        self._model, self._sampling = model, {}
         own = dict(
             pad_token_id=self._processor.pad_id(),
             start_token_id=self._processor.bos_id(),
@@ -154,16 +155,41 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(f"SentencePiece could not train: {error}") from error
         return cls(model.getvalue())
 
+    def sampled(self, alpha: float = 0.1, seed: int = 0) -> "SentencePieceTokenizer":
+        """A copy that draws how it splits a text, for training ("subword sampling").
+
+        Paper: Kudo, 2018, https://arxiv.org/abs/1804.10959, section 3.2. A text has
+        other pieces every time, so that a model learns words from all their parts. The
+        copy is not made to be saved: `get_config` gives the tokenizer that it is of.
+
+        Args:
+            alpha: how sharp the draw is: 0 makes all splits alike, a large one takes
+                the most probable. Of byte-pair encoding the rate of merges left out.
+            seed: of the draws; every call of `encode` has others, in the same order.
+        """
+        twin = type(self).from_config(self.get_config())
+        twin._sampling = dict(enable_sampling=True, nbest_size=-1, alpha=alpha)
+        twin._sampling["num_threads"] = 1  # each would draw the same
+        twin._seeds = itertools.count(seed)
+        return twin
+
+    def _drawn(self):
+        """Options of the library; each of its calls begins again at the seed."""
+        if self._sampling:
+            sentencepiece.set_random_generator_seed(next(self._seeds))
+        return self._sampling
+
     @property
     def vocabulary_size(self) -> int:
         """Number of ids: every id is in [0, vocabulary_size)."""
         return self._processor.get_piece_size()
 
     def _encode(self, texts):
-        return self._processor.encode(texts) if texts else []
+        return self._processor.encode(texts, **self._drawn()) if texts else []
 
     def _encode_with_offsets(self, texts):
-        encoded = self._processor.encode_as_offset_mapping(texts) if texts else []
+        encode = self._processor.encode_as_offset_mapping
+        encoded = encode(texts, **self._drawn()) if texts else []
         for each in encoded:
             offsets, pieces = each["offsets"], each["pieces"]
             # Of the pieces that write one character the last one alone has its offsets.

@@ -436,3 +436,20 @@ def test_training_refuses_no_text_and_unknown_algorithms():
         FastTokenizer.train(TEXTS, 300, algorithm="unigram")
     with pytest.raises(TypeError, match="bytes of a .model"):
         SentencePieceTokenizer("model")
+
+
+@pytest.mark.parametrize("name", ["sentencepiece-unigram", "sentencepiece-bpe"])
+def test_sampled_splits_write_the_same_text_in_other_pieces(name):
+    tokenizer = BUILT[name]
+    drawn = tokenizer.sampled(alpha=0.2, seed=3)
+    rows = [drawn.encode(TEXTS) for _ in range(4)]
+    assert len({str(row) for row in rows}) == 4
+    for row in rows:
+        assert tokenizer.decode(row) == tokenizer.decode(tokenizer.encode(TEXTS))
+    again = tokenizer.sampled(alpha=0.2, seed=3)
+    assert [again.encode(TEXTS) for _ in range(4)] == rows
+    (words,) = drawn.encode_words([TEXTS[2].split()])
+    texts = [text.strip() for text in tokenizer.decode(words)]
+    assert texts == TEXTS[2].split()
+    assert drawn.get_config() == tokenizer.get_config()
+    assert pickle.loads(pickle.dumps(drawn)).encode(TEXTS) == tokenizer.encode(TEXTS)
