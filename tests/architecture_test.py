@@ -206,7 +206,9 @@ def test_every_dependency_has_its_reason():
     for line in (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines():
         if line.startswith("[dependency-groups]"):
             break
-        if re.fullmatch(r"(dependencies|test|metrics|gpu|jax|text|serve|notebooks) = \[", line):
+        if re.fullmatch(
+            r"(dependencies|test|metrics|gpu|jax|text|serve|notebooks) = \[", line
+        ):
             inside = True
         elif line == "]":
             inside = False

@@ -9,7 +9,7 @@ README = Path(__file__).parents[1] / "README.md"
 def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
@@ -18,3 +18,6 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
         == (names["tokenizer"].decode(names["sequences"][0])[0])
     )
     assert "tokens equal" in capsys.readouterr().out
+    assert names["classifier"].classify(["good", "bad"]) == ["positive", "negative"]
+    assert (tmp_path / "attention.png").stat().st_size > 5000
+    assert "<html" in (tmp_path / "attention.html").read_text("utf-8")

@@ -74,6 +74,11 @@ class EncoderTask(LearnsText, Exports):
             float (B, T, D), bool (B, T).
         """
         known = {"token_ids", "padding_mask", *self._signature()}
+        if not isinstance(inputs, dict):
+            raise ValueError(
+                f"{self.name} reads a dict with token_ids, int (batch, length). "
+                f"Received: {type(inputs).__name__}."
+            )
         if "token_ids" not in inputs or not set(inputs) <= known:
             raise ValueError(
                 f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
@@ -82,6 +87,8 @@ class EncoderTask(LearnsText, Exports):
         ids, mask = inputs["token_ids"], inputs.get("padding_mask")
         if mask is None:
             mask = ops.not_equal(ids, self.config.pad_token_id)
+        elif "bool" not in str(mask.dtype):  # 0 and 1, as other libraries have it
+            mask = ops.not_equal(mask, 0)
         segments = inputs.get("segment_ids")
         given = {} if segments is None else {"segment_ids": segments}
         return self.stack(ids, padding_mask=mask, training=training, **given), mask
@@ -191,8 +198,7 @@ class EncoderTask(LearnsText, Exports):
         Returns:
             What `call` gives, a row an example, as a numpy array.
         """
-        if isinstance(x, (list, tuple)) and not x:
-            raise ValueError(f"{self.name}.predict needs an example. Received: {x!r}.")
+        self._check_examples(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         return np.stack(

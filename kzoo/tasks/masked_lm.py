@@ -206,6 +206,11 @@ class MaskedLM(EncoderTask):
         return super()._is_raw(x, y) or (y is None and isinstance(x, dict))
 
     def _batches(self, x, y, *args, seed=0, **kwargs):
+        if not any(len(text) for text in (x if is_text(x) else ["ids"])):
+            raise ValueError(
+                f"{self.name} needs a text that is not empty. Received: {len(x)} empty "
+                "ones."
+            )
         batches = super()._batches(x, y, *args, seed=seed, **kwargs)
         return batches.map(functools.partial(self._masked_batch, seed=seed))
 

@@ -118,6 +118,8 @@ class PairScorer(TextRegressor):
             raise ValueError(
                 f"rank takes one query, a string. Received: {type(query).__name__}."
             )
+        if isinstance(documents, str):
+            raise ValueError("rank takes a list of documents. Received: one string.")
         pairs = [(query, document) for document in documents]
         if not pairs:
             return []
@@ -138,6 +140,7 @@ class PairScorer(TextRegressor):
             probabilities when all targets are 0 or 1; else `pearson`, `spearman` and
             `mean_squared_error`.
         """
+        self._check_targets(x, y)
         predicted = self.predict(x, **{"verbose": 0, **options})[:, 0]
         targets = self.encode_targets(y)
         if self.output_activation and set(targets.tolist()) == {0.0, 1.0}:

@@ -128,7 +128,9 @@ class QuestionAnswering(EncoderTask):
         logits = ops.transpose(self.head(states, training=training), (0, 2, 1))
         is_end = ops.equal(inputs["token_ids"], self.config.end_token_id)
         ends = ops.cumsum(ops.cast(is_end, "int32"), axis=1)
-        context = ops.expand_dims(ops.equal(ends, 1) & ~is_end & mask, 1)
+        # The start token may be the same as the end token, as GPT-2 has it.
+        before = 1 + (self.config.start_token_id == self.config.end_token_id)
+        context = ops.expand_dims(ops.equal(ends, before) & ~is_end & mask, 1)
         lowest = -6e4 if "float16" == str(logits.dtype) else -1e30
         return ops.where(context, logits, lowest)
 
@@ -361,15 +363,9 @@ def best_span(logits, max_length):
         int, int, float; the earliest and shortest of equally probable ones.
     """
     logits = np.asarray(logits, "float64")
-    first, last = (
-        logits
-        - np.log(
-            np.exp(logits - logits.max(axis=1, keepdims=True)).sum(
-                axis=1, keepdims=True
-            )
-        )
-        - logits.max(axis=1, keepdims=True)
-    )
+    # The largest goes first: beside it the logarithm of the sum would be lost.
+    logits = logits - logits.max(axis=1, keepdims=True)
+    first, last = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     length = len(first)
     totals = np.full((length, min(max_length, length)), -np.inf)
     for more in range(totals.shape[1]):

@@ -18,6 +18,7 @@ from kzoo.training import (
     TokenAccuracy,
 )
 from kzoo.training.loss_tracker import WeightedLoss
+from kzoo.training.metrics import TokenMean
 
 # Of a stack, what may differ between tasks that share weights.
 TRAINING_FIELDS = {
@@ -44,6 +45,7 @@ class Task(Model):
 
     architectures: tuple[str, ...]
     ignore_id = -1  # the target that losses and metrics leave out
+    leaves_out_filling = True  # whether all losses and metrics do
 
     def __init__(self, config, tokenizer=None, **kwargs):
         if config.architecture not in self.architectures:
@@ -298,7 +300,7 @@ class Task(Model):
                 schedule), else with a learning rate of 5e-4.
             loss: by default the task's, such as `MaskedCrossEntropy`, which is reported
                 as a mean over the targets of an epoch; another loss is as Keras does,
-                over its rows.
+                over its rows, and has to leave out targets of `ignore_id` by itself.
             metrics: by default the task's, such as accuracy; weighted by targets.
             label_smoothing: of a default loss that is a cross-entropy.
             **kwargs: of Keras's `compile`.
@@ -328,6 +330,10 @@ class Task(Model):
         if metrics == "auto":
             metrics = self.default_metrics()
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        all_metrics = keras.tree.flatten([metrics, kwargs.get("weighted_metrics")])
+        self.leaves_out_filling = isinstance(loss, MaskedLoss) and all(
+            metric is None or isinstance(metric, TokenMean) for metric in all_metrics
+        )
         if isinstance(loss, MaskedLoss):
             # Past Layer.__setattr__, which would list it a second time in `metrics`.
             object.__setattr__(self, "_loss_tracker", WeightedLoss(loss.weights))

@@ -1,5 +1,6 @@
 """Classes or numbers of a text, or of a pair of texts."""
 
+import numbers
 from typing import Literal, get_args
 
 import keras
@@ -182,6 +183,7 @@ class TextClassifier(TextTask):
         Returns:
             dict of `accuracy`, `macro_f1` and `matthews`, floats.
         """
+        self._check_targets(x, y)
         logits = self.predict(x, **{"verbose": 0, **options})
         return classification_scores(self.encode_targets(y), logits.argmax(axis=-1))
 
@@ -241,6 +243,7 @@ class TextRegressor(TextTask):
         Returns:
             dict of `pearson`, `spearman` and `mean_squared_error`, floats.
         """
+        self._check_targets(x, y)
         predicted = self.predict(x, **{"verbose": 0, **options})[:, 0]
         return regression_scores(self.encode_targets(y), predicted)
 
@@ -257,7 +260,12 @@ def check_labels(labels, num_classes):
             f"labels={labels!r}, num_classes={num_classes!r}."
         )
     if labels is not None:
-        labels = [str(label) for label in labels]
+        labels = list(labels)
+        if not all(isinstance(label, str) for label in labels):
+            raise ValueError(
+                "labels are names, strings; for classes that are ints from 0 give "
+                f"num_classes. Received: {labels}."
+            )
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels must differ. Received: {labels}.")
     count = len(labels) if labels is not None else num_classes
@@ -286,9 +294,7 @@ def encode_labels(y, labels, count, where="example"):
     for i, value in enumerate(y):
         if isinstance(value, str) and value in numbers:
             encoded.append(numbers[value])
-        elif (
-            isinstance(value, (int, np.integer)) and 0 <= value < count
-        ):  # a bool is 0 or 1
+        elif _is_index(value, labels) and 0 <= value < count:
             encoded.append(int(value))
         else:
             raise ValueError(
@@ -296,6 +302,12 @@ def encode_labels(y, labels, count, where="example"):
                 f"[0, {count}). Received: {value!r} for {where} {i}."
             )
     return encoded
+
+
+def _is_index(value, labels):
+    """Whether a target is an int that can only be meant as the place of a label."""
+    numerals = any(label.strip().lstrip("+-").isdigit() for label in labels or ())
+    return isinstance(value, (int, np.integer)) and not numerals
 
 
 def encode_numbers(y, name):
@@ -310,10 +322,13 @@ def encode_numbers(y, name):
     """
     values = np.asarray(y)
     if values.ndim != 1 or values.dtype.kind not in "iufb":
-        received = repr(y[0]) if values.ndim < 2 else f"a shape of {values.shape}"
+        received = f"a shape of {values.shape}"
+        if values.ndim == 1:
+            right = [isinstance(value, numbers.Real) for value in values.tolist()]
+            i = right.index(False)
+            received = f"{y[i]!r} for example {i}"
         raise ValueError(
-            f"{name} needs a number for each example. "
-            f"Received: {received}{' for example 0' * (values.ndim < 2)}."
+            f"{name} needs a number for each example. Received: {received}."
         )
     if not np.isfinite(values).all():
         i = int(np.argmin(np.isfinite(values)))

@@ -9,6 +9,8 @@ import numpy as np
 from kzoo.tasks.task import Task
 from kzoo.training import ResumableCheckpoint
 
+_WEIGHT = "sample_weight"
+
 
 class LearnsText(Task):
     """Data in any form; a subclass says how examples become ids.
@@ -30,6 +32,9 @@ class LearnsText(Task):
         tokens_per_batch=None,
         epochs=1,
         validation_data=None,
+        validation_split=0.0,
+        sample_weight=None,
+        class_weight=None,
         initial_epoch=0,
         shuffle=True,
         seed=0,
@@ -48,7 +53,11 @@ class LearnsText(Task):
             tokens_per_batch: instead, for strings: padded tokens of a batch, target
                 tokens where there is a decoder.
             epochs: index of the last epoch.
-            validation_data: as a tuple (x, y), as an x that needs no y, or a pipeline.
+            validation_data: as a tuple (x, y) or (x, y, weights), as an x that needs no
+                y, or a pipeline.
+            validation_split: instead, the share of the examples, the last ones.
+            sample_weight: what each example counts; of arrays as Keras takes it.
+            class_weight: dict from a class to what its examples count.
             initial_epoch: where to go on; strings come in that epoch's order.
             shuffle: a new order every epoch; a pipeline has its own.
             seed: of the order.
@@ -58,11 +67,21 @@ class LearnsText(Task):
             Keras's `History`.
         """
         end_of_data = _end_of_data(kwargs)
-        if isinstance(x, (list, tuple)) and not x:
-            raise ValueError(f"{self.name}.fit needs an example. Received: {x!r}.")
+        self._check_examples(x)
         if self._is_raw(x, y):
+            if validation_split and validation_data is None:
+                x, y, sample_weight, validation_data = _split(
+                    x, y, sample_weight, validation_split
+                )
             batches = self._batches(
-                x, y, batch_size, tokens_per_batch, shuffle=shuffle, seed=seed
+                x,
+                y,
+                batch_size,
+                tokens_per_batch,
+                sample_weight=sample_weight,
+                class_weight=class_weight,
+                shuffle=shuffle,
+                seed=seed,
             )
             steps = kwargs.pop("steps_per_epoch", None) or len(batches)
             callbacks = kwargs.get("callbacks") or []
@@ -77,12 +96,27 @@ class LearnsText(Task):
         else:
             x = self._tokenized(x)
             shuffle = shuffle and not (_is_tf_data(x) or _is_grain(x))
+            kwargs |= dict(
+                validation_split=validation_split,
+                sample_weight=sample_weight,
+                class_weight=class_weight,
+            )
         if validation_data is not None:
             is_tuple = isinstance(validation_data, tuple)
-            texts = validation_data if is_tuple else (validation_data, None)
-            if self._is_raw(*texts[:2]):
+            parts = validation_data if is_tuple else (validation_data,)
+            if not 1 <= len(parts) <= 3:
+                raise ValueError(
+                    "validation_data is x, (x, y) or (x, y, weights). Received: a tuple"
+                    f" of {len(parts)}."
+                )
+            *texts, weights = (*parts, None, None)[:3]
+            if self._is_raw(*texts):
                 held_out = self._batches(
-                    *texts, batch_size, tokens_per_batch, shuffle=False
+                    *texts,
+                    batch_size,
+                    tokens_per_batch,
+                    sample_weight=weights,
+                    shuffle=False,
                 )
                 validation_data = self.pipeline(held_out, epochs=1)
             elif not _is_pair(validation_data):
@@ -105,15 +139,30 @@ class LearnsText(Task):
                 **kwargs,
             )
 
-    def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
+    def evaluate(
+        self, x=None, y=None, *, batch_size=None, sample_weight=None, **kwargs
+    ):
         """Keras's `evaluate`, also on strings; see `fit`."""
+        self._check_examples(x)
         if self._is_raw(x, y):
-            batches = self._batches(x, y, batch_size, None, shuffle=False)
+            batches = self._batches(
+                x, y, batch_size, None, sample_weight=sample_weight, shuffle=False
+            )
             x, y, batch_size = self.pipeline(batches, epochs=1), None, None
         else:
             x = self._tokenized(x)
+            kwargs["sample_weight"] = sample_weight
         with _end_of_data(kwargs):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+
+    def _check_examples(self, x):
+        """Raises `ValueError` where there is no list of examples, or an empty one."""
+        if isinstance(x, str) or (
+            isinstance(x, (list, tuple, np.ndarray)) and not len(x)
+        ):
+            raise ValueError(
+                f"{self.name} needs a list of examples, one at least. Received: {x!r}."
+            )
 
     def _is_raw(self, x, y=None):
         """Whether `encode_examples` is to read this; else it is what Keras takes."""
@@ -121,6 +170,7 @@ class LearnsText(Task):
 
     def predict(self, x, **kwargs):
         """Keras's `predict`: logits, float (B, T, V); `x` may be strings, too."""
+        self._check_examples(x)
         if is_text(x):
             x, _ = self.encode_text(x)
         with _end_of_data(kwargs):
@@ -158,17 +208,34 @@ class LearnsText(Task):
         """What fills rows of each feature."""
         return dict.fromkeys(features, self.config.pad_token_id)
 
-    def _batches(self, x, y, batch_size, tokens_per_batch, *, shuffle, seed=0):
+    def _batches(
+        self,
+        x,
+        y,
+        batch_size,
+        tokens_per_batch,
+        *,
+        shuffle,
+        seed=0,
+        sample_weight=None,
+        class_weight=None,
+    ):
         from kzoo.data import bucketed_batches
 
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
         features = self.encode_examples(x, y)
+        pads = self._pad_ids(features)
+        weights = self._weights(features, sample_weight, class_weight)
+        if weights is not None:
+            features, pads = {**features, _WEIGHT: weights}, {**pads, _WEIGHT: 0.0}
         batches = bucketed_batches(
             features,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
-            pad_ids=self._pad_ids(features),
+            pad_ids=pads,
+            # Losses and metrics of Keras would count rows that only fill a batch.
+            remainder="fill" if self.leaves_out_filling else "keep",
             max_length=self._max_lengths(),
             too_long="truncate",
             shuffle=shuffle,
@@ -182,6 +249,33 @@ class LearnsText(Task):
                 stacklevel=3,
             )
         return batches
+
+    def _weights(self, features, sample_weight, class_weight):
+        """What each row counts, float32 (B,), or `None` where all count alike."""
+        if sample_weight is None and class_weight is None:
+            return None
+        count = len(next(iter(features.values())))
+        weights = np.ones(count, "float32")
+        if sample_weight is not None:
+            given = np.asarray(sample_weight, "float32")
+            if given.shape != weights.shape:
+                raise ValueError(
+                    f"sample_weight must be a number for each of {count} rows; a text "
+                    "that is read in several windows has several. Received: a shape of "
+                    f"{given.shape}."
+                )
+            weights = weights * given
+        if class_weight is not None:
+            targets = np.asarray(features.get("targets", ()))
+            if targets.shape != weights.shape or targets.dtype.kind != "i":
+                raise ValueError(
+                    "class_weight is of tasks with one class an example. Received: "
+                    f"class_weight={class_weight} for {type(self).__name__}."
+                )
+            names = list(class_weight)
+            known = dict(zip(self.encode_targets(names), class_weight.values()))
+            weights = weights * [known.get(int(t), 1.0) for t in targets]
+        return weights.astype("float32")
 
     def _max_lengths(self):
         """The most ids of each feature that the learned positions allow."""
@@ -206,8 +300,18 @@ class LearnsText(Task):
         return make(
             epochs=epochs,
             start=start,
-            transform=lambda batch: _element(*self._inputs_and_targets(batch)),
+            transform=self._batch_element,
         )
+
+    def _batch_element(self, batch):
+        weights = batch.get(_WEIGHT)
+        batch = {name: values for name, values in batch.items() if name != _WEIGHT}
+        return _element(*self._inputs_and_targets(batch), weights)
+
+    def _encoded(self, columns):
+        """A batch of a pipeline of strings: x, y and weights, where there are any."""
+        weights = np.asarray(columns[2], "float32") if len(columns) > 2 else None
+        return _element(*self.encode_text(*columns[:2]), weights)
 
     def _tokenized(self, dataset):
         """A pipeline of strings as one of ids; anything else as it is."""
@@ -228,7 +332,7 @@ class LearnsText(Task):
 
             def numpy_encode(*parts):
                 columns = _columns(tf.nest.pack_sequence_as(spec, parts))
-                return tf.nest.flatten(_element(*self.encode_text(*columns)))
+                return tf.nest.flatten(self._encoded(columns))
 
             def encode(*element):
                 parts = tf.numpy_function(
@@ -261,15 +365,15 @@ class LearnsText(Task):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
             return element
-        return _element(*self.encode_text(*_columns(element)))
+        return self._encoded(_columns(element))
 
     def _one_element(self, spec):
         """What a pipeline gives of elements of `spec`, for one example."""
         parts = spec if isinstance(spec, tuple) else (spec,)
-        x, *y = self.one_example[: len(parts)]
+        x, *others = (*self.one_example, [1.0])[: len(parts)]
         if isinstance(parts[0], tuple):
             x = [("a",) * len(parts[0])]
-        return _element(*self.encode_text(x, *y))
+        return self._encoded([x, *others])
 
     def _encode(self, texts, start=False, end=True):
         """Ids of each text, with the start and end token as asked."""
@@ -303,9 +407,29 @@ def is_text(x):
     return isinstance(first, str)
 
 
-def _element(inputs, targets):
-    """What Keras takes of a pipeline: inputs and targets, or inputs alone."""
-    return inputs if targets is None else (inputs, targets)
+def _element(inputs, targets, weights=None):
+    """What Keras takes of a pipeline: inputs, targets, and weights, as far as given."""
+    if weights is None:
+        return inputs if targets is None else (inputs, targets)
+    if targets is None:
+        raise ValueError("Weights are of targets, and there are none.")
+    return inputs, targets, weights
+
+
+def _split(x, y, weights, share):
+    """x, y and weights without the last `share`, and that share as a tuple."""
+    cut = int(len(x) * (1 - share))
+    if not 0 < cut < len(x):
+        raise ValueError(
+            "validation_split must leave an example on both sides. Received: "
+            f"validation_split={share} of {len(x)} examples."
+        )
+    columns = (x, y, weights)
+    first, last = (
+        [None if column is None else column[part] for column in columns]
+        for part in (slice(cut), slice(cut, None))
+    )
+    return *first, tuple(last)
 
 
 def _columns(element):

@@ -1,6 +1,7 @@
 """Losses over what is there: padding and rows that only fill a batch are left out."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -57,6 +58,10 @@ class MaskedCrossEntropy(MaskedLoss):
         self.label_smoothing = label_smoothing
         self.ignore_id = ignore_id
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss; see the class."""
+        return super().__call__(target_ids(y_true, y_pred), y_pred, sample_weight)
+
     def weights(self, y_true, sample_weight=None):
         """The weight of each target; see `token_weights`."""
         return token_weights(y_true, self.ignore_id, sample_weight)
@@ -72,6 +77,31 @@ class MaskedCrossEntropy(MaskedLoss):
             "ignore_id": self.ignore_id,
             "name": self.name,
         }
+
+
+def target_ids(y_true, logits):
+    """Targets with the axes of the logits but the last: int (...), float (..., V).
+
+    Raises:
+        ValueError: one-hot targets, or a shape that does not fit.
+    """
+    y_true = ops.convert_to_tensor(y_true) if isinstance(y_true, list) else y_true
+    rank = _rank(y_true)
+    if rank is None or (rank == len(logits.shape) and y_true.shape[-1] in (1, None)):
+        return ops.reshape(y_true, ops.shape(logits)[:-1])
+    if rank != len(logits.shape) - 1:
+        raise ValueError(
+            "Targets are ids, one for each row of logits; one-hot rows are none. "
+            f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
+            f"{tuple(logits.shape)}."
+        )
+    return y_true
+
+
+def _rank(x):
+    """How many axes there are; `None` where TensorFlow does not know."""
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)
+    return shape.rank if hasattr(shape, "rank") else len(shape)
 
 
 def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
@@ -393,8 +423,10 @@ def unit_vectors(x):
 
 def _numbers(y_true, y_pred):
     """Both in float32 and of the shape of `y_true`."""
-    y_true = ops.cast(y_true, "float32")
-    return y_true, ops.reshape(ops.cast(y_pred, "float32"), ops.shape(y_true))
+    y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
+    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
+        y_true = ops.reshape(y_true, ops.shape(y_pred))
+    return y_true, ops.reshape(y_pred, ops.shape(y_true))
 
 
 def _within(values, ends):
@@ -423,6 +455,8 @@ def token_weights(y_true, ignore_id, sample_weight=None):
     Returns:
         float32 (B, T).
     """
+    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
+        y_true = ops.reshape(y_true, (-1,))
     # Through an integer dtype: `fit` may hand over ids as floats.
     weights = ops.cast(ops.cast(y_true, "int32") != ignore_id, "float32")
     if sample_weight is not None:

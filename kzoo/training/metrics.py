@@ -7,10 +7,10 @@ how the tokens were batched.
 import keras
 from keras import ops
 
-from kzoo.training.losses import token_cross_entropy, token_weights
+from kzoo.training.losses import target_ids, token_cross_entropy, token_weights
 
 
-class _TokenMean(keras.metrics.Mean):
+class TokenMean(keras.metrics.Mean):
     """Mean over tokens of what `_values` gives for each."""
 
     def __init__(self, ignore_id=0, name=None):
@@ -26,7 +26,7 @@ class _TokenMean(keras.metrics.Mean):
             y_pred: logits, float (B, T, V), or (B, C).
             sample_weight: float (B,), (B, 1) or (B, T), or `None`.
         """
-        y_true = ops.cast(y_true, "int32")
+        y_true = ops.cast(target_ids(y_true, y_pred), "int32")
         weights = token_weights(y_true, self.ignore_id, sample_weight)
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.
@@ -38,7 +38,7 @@ class _TokenMean(keras.metrics.Mean):
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class TokenAccuracy(_TokenMean):
+class TokenAccuracy(TokenMean):
     """The share of target tokens whose logit is the largest, padding left out.
 
     Updated with `y_true` int (B, T), logits (B, T, V) and an optional `sample_weight`
@@ -58,7 +58,7 @@ class TokenAccuracy(_TokenMean):
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class Perplexity(_TokenMean):
+class Perplexity(TokenMean):
     """exp of the mean cross-entropy of the target tokens, padding left out.
 
     Without label smoothing, whatever the loss has: the number compares between
