@@ -46,7 +46,7 @@ def saved_model_runner(path):
     """The same in TensorFlow."""
     signature = tf.saved_model.load(str(path)).signatures["generate"]
     specs = signature.structured_input_signature[1]
-    defaults = {"early_stopping": True}
+    defaults = {"early_stopping": True, "temperature": 0.0, "seed": 0}
 
     def run(feed):
         feed = {**defaults, **feed}

@@ -10,6 +10,7 @@ int64.
 """
 
 import keras
+import numpy as np
 
 from kzoo.ops import array as ops
 from kzoo.ops.control import as_scalar
@@ -17,6 +18,7 @@ from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_graph import ONNX_CODES
 
 _MASK = 0xFFFFFFFF
+_BITWISE = 18  # the first opset with bitwise operators
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 # The fewest with which the generator passes every test of TestU01 (table 2).
@@ -37,7 +39,10 @@ def word(x):
 
 @word.emits
 def _(graph, x):
-    return graph.node("BitwiseAnd", ops.cast(x, "int64"), graph.lift(_MASK, "int64"))
+    x = ops.cast(x, "int64")
+    if graph.root.opset < _BITWISE:
+        return x % (_MASK + 1)
+    return graph.node("BitwiseAnd", x, graph.lift(_MASK, "int64"))
 
 
 @op
@@ -48,7 +53,14 @@ def xor(x, y):
 
 @xor.emits
 def _(graph, x, y):
-    return graph.binary("BitwiseXor", x, y)
+    if graph.root.opset >= _BITWISE:
+        return graph.binary("BitwiseXor", x, y)
+    # From a table of what two hexadecimal digits give.
+    places = 16 ** np.arange(8)
+    x, y = (ops.expand_dims(part, -1) // places % 16 for part in (x, y))
+    digits = np.arange(16)
+    table = (digits[:, None] ^ digits).reshape(-1)
+    return ops.sum(ops.take(table, x * 16 + y) * places, axis=-1)
 
 
 @op
@@ -69,8 +81,9 @@ def _(graph, x, count):
         return graph.node("BitShift", wide, number, direction=direction)
 
     wide = unsigned(x)
-    turned = graph.node("BitwiseOr", shift(count, "LEFT"), shift(32 - count, "RIGHT"))
-    return word(turned)
+    high, low = shift(count, "LEFT"), shift(32 - count, "RIGHT")
+    # No bit is set in both, so their sum is as good as their union.
+    return word(ops.cast(high, "int64") + ops.cast(low, "int64"))
 
 
 @op

@@ -168,6 +168,8 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
         "num_return_sequences": "tensor(int64)",
         "length_penalty": "tensor(float)",
         "early_stopping": "tensor(bool)",
+        "temperature": "tensor(float)",
+        "seed": "tensor(int64)",
     }
     prompt = np.array([[5, 6, 7], [8, 9, 0]])
     sequences, scores = session.run(None, {"encoder_token_ids": prompt})
@@ -178,6 +180,13 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
         None, {"encoder_token_ids": prompt, "max_new_tokens": np.array(11)}
     )
     assert [model._trimmed(row[0]) for row in short.tolist()] == expected
+    drawn = dict(temperature=1.5, seed=-3, max_new_tokens=11)
+    expected = model.generate([[5, 6, 7], [8, 9]], **drawn)
+    feed = {
+        k: np.array(v, "f" if k == "temperature" else "i8") for k, v in drawn.items()
+    }
+    (tokens, _) = session.run(None, {"encoder_token_ids": prompt, **feed})
+    assert [model._trimmed(row[0]) for row in tokens.tolist()] == expected
     sequences, scores = session.run(
         None,
         {
@@ -624,6 +633,7 @@ def test_a_saved_model_refuses_more_sequences_than_beams(tmp_path):
     make().export(tmp_path / "model")
     generate = tf.saved_model.load(str(tmp_path / "model")).signatures["generate"]
     options = dict(max_new_tokens=3, beams=2, length_penalty=1.0, early_stopping=True)
+    options |= dict(temperature=0.0, seed=0)
     tensors = {k: tf.convert_to_tensor(v) for k, v in options.items()}
     tensors["encoder_token_ids"] = tf.constant([[5, 6, 7]])
     kept = generate(**tensors, num_return_sequences=tf.constant(2))
