@@ -82,7 +82,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/tag_pos"))
-    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--splits", type=int, default=8)
     args = parser.parse_args()
     train(args.data, args.out, args.epochs, args.splits, label_smoothing=0.1)
