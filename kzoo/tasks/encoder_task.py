@@ -35,6 +35,7 @@ class EncoderTask(LearnsText, Exports):
     architectures = ("encoder", "decoder")
     numeric_targets = True
     texts_per_example = (1, 2)
+    needs_targets = True
 
     def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
@@ -173,6 +174,11 @@ class EncoderTask(LearnsText, Exports):
                 f"{'none' if y is None else len(y)}."
             )
 
+    def _batches(self, x, y, *args, **kwargs):
+        if self.needs_targets:
+            self._check_targets(x, y)
+        return super()._batches(x, y, *args, **kwargs)
+
     def _inputs_and_targets(self, batch):
         batch = dict(batch)
         targets = batch.pop("targets", None)
@@ -254,3 +260,9 @@ class EncoderTask(LearnsText, Exports):
             padded_batch([rows[i] for i in chosen + filling], length, pad_id=pads[name])
             for name, rows in features.items()
         ]
+
+
+def softmax(logits):
+    """Probabilities over the last axis: float (..., C), a numpy array."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kzoo.layers.heads import MaskedLanguageModelHead
-from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.encoder_task import EncoderTask, softmax
 from kzoo.tasks.text_data import is_text
 from kzoo.training import Perplexity, TokenAccuracy
 
@@ -34,8 +34,8 @@ class MaskedLM(EncoderTask):
     killed goes on with the same masks. Special tokens and padding are never chosen.
 
     `fit` and `evaluate` mask texts, and arrays that come without targets; where targets
-    come too they are taken as they are. A text longer than the model reads at once is
-    cut into several rows.
+    come too they are taken as they are, and a pipeline has to bring them (`masked`). A
+    text longer than the model reads at once is cut into several rows.
 
     Args:
         config: a `ModelConfig` with an encoder, and a `mask_token_id` unless the
@@ -60,6 +60,7 @@ class MaskedLM(EncoderTask):
 
     architectures = ("encoder",)
     texts_per_example = (1,)
+    needs_targets = False
 
     def __init__(
         self, config, tokenizer=None, mask_rate=0.15, max_length=None, **kwargs
@@ -306,11 +307,10 @@ class MaskedLM(EncoderTask):
         return results
 
     def _candidates(self, logits, top_k):
-        logits = logits.astype("float64")
-        powers = np.exp(logits - logits.max())
+        probabilities = softmax(logits.astype("float64"))
         best = np.argsort(-logits, kind="stable")[:top_k]
         return [
-            Candidate(token, int(i), float(powers[i] / powers.sum()))
+            Candidate(token, int(i), float(probabilities[i]))
             for token, i in zip(self._names(best), best)
         ]
 

@@ -192,10 +192,6 @@ class QuestionAnswering(EncoderTask):
             )
         return kept
 
-    def _batches(self, x, y, *args, **kwargs):
-        self._check_targets(x, y)
-        return super()._batches(x, y, *args, **kwargs)
-
     def _answer_tokens(self, number, context, answer, offsets):
         """The first and the last token that hold a character of the answer."""
         text, start = self._checked_answer(number, answer)

@@ -54,6 +54,7 @@ class SentenceEmbedder(EncoderTask):
 
     one_example = (["a"], [0.0])
     texts_per_example = (1,)
+    needs_targets = False
     ignore_id = float("nan")
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.pooling import Pooling, PoolingKind
-from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.encoder_task import EncoderTask, softmax
 from kzoo.training import MaskedSquaredError
 from kzoo.training.scores import classification_scores, regression_scores
 
@@ -91,10 +91,6 @@ class TextTask(EncoderTask):
             features["targets"] = self.encode_targets(y)
         return features
 
-    def _batches(self, x, y, *args, **kwargs):
-        self._check_targets(x, y)
-        return super()._batches(x, y, *args, **kwargs)
-
 
 @keras.saving.register_keras_serializable("kzoo")
 class TextClassifier(TextTask):
@@ -169,8 +165,7 @@ class TextClassifier(TextTask):
         classes = [self.labels[i] for i in best] if self.labels else best
         if not return_probabilities:
             return classes
-        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return classes, powers / powers.sum(axis=-1, keepdims=True)
+        return classes, softmax(logits)
 
     def score(self, x, y, **options):
         """Accuracy, macro F1 and Matthews correlation, by scikit-learn.

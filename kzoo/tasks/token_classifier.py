@@ -5,7 +5,7 @@ import numpy as np
 
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
-from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.encoder_task import EncoderTask, softmax
 from kzoo.tasks.text_classifier import check_labels, encode_labels
 from kzoo.tasks.text_data import is_text
 from kzoo.tasks.windows import windows
@@ -139,10 +139,6 @@ class TokenClassifier(EncoderTask):
             features["targets"] = rows
         return features
 
-    def _batches(self, x, y, *args, **kwargs):
-        self._check_targets(x, y)
-        return super()._batches(x, y, *args, **kwargs)
-
     def _encode_labels(self, number, words, labels):
         labels = labels.split() if isinstance(labels, str) else labels
         if len(labels) != len(words):
@@ -230,7 +226,7 @@ class TokenClassifier(EncoderTask):
             best = [[self.labels[i] for i in row] for row in best]
         if not return_probabilities:
             return best
-        return best, [_softmax(row.astype("float32")) for row in logits]
+        return best, [softmax(row.astype("float32")) for row in logits]
 
     def score(self, x, y, **options):
         """Accuracy of the words; for BIO labels also of the entities, by seqeval.
@@ -273,8 +269,3 @@ def shortened(value, length=60):
     """How an error shows a value."""
     text = repr(value)
     return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _softmax(logits):
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
