@@ -68,7 +68,7 @@ def test_unit_length_divides_by_the_length_and_keeps_zeros():
 
 def test_unit_length_has_a_gradient_at_zero():
     start = keras.Variable(np.array([[0.0, 0.0], [3.0, 4.0]], "float32"), name="x")
-    weights = np.array([[1.0, 2.0], [1.0, 0.0]], "float32")
+    weights = keras.ops.convert_to_tensor([[1.0, 2.0], [1.0, 0.0]], "float32")
     (found,) = gradients(
         [start], lambda: keras.ops.sum(unit_length(start.value) * weights)
     )
