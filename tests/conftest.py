@@ -12,6 +12,11 @@ from pathlib import Path
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # start-up notices of the C++ side
 os.environ.setdefault("MPLBACKEND", "agg")  # no window
+# JAX: tests compile much and compute little.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 import keras  # noqa: E402 - reads the variables above
 import pytest  # noqa: E402
@@ -73,3 +78,20 @@ def _clean_keras():
     yield
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_caches():
+    """Drops what JAX has compiled before Linux has no more maps of memory for it.
+
+    Each program takes several of the 65,530 that a process may have; XLA crashes
+    without one.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if keras.backend.backend() != "jax" or not maps.exists():
+        return
+    if maps.read_bytes().count(b"\n") > 16_000:
+        import jax
+
+        jax.clear_caches()

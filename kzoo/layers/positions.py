@@ -19,7 +19,7 @@ def sinusoids(positions, frequencies, phases, limit):
         frequencies: numpy float64 (E,), in radians a token.
         phases: numpy float64 (E,), in radians.
         limit: positions are below it; where it is a static int a table is used (JAX has
-            no float64), else they are computed.
+            no float64), else they are computed. `None` where nothing is known of them.
 
     Returns:
         float32 (..., E).
@@ -27,7 +27,8 @@ def sinusoids(positions, frequencies, phases, limit):
     if isinstance(limit, int) and not ops.is_onnx(positions):
         angles = np.arange(limit)[:, None] * frequencies + phases
         return ops.take(np.sin(angles).astype("float32"), positions)
-    if 1 not in (len(positions.shape), positions.shape[0], positions.shape[-1]):
+    axes = len(positions.shape), positions.shape[0], positions.shape[-1]
+    if limit is not None and 1 not in axes:
         # The rows of a batch share positions.
         table = sinusoids(ops.arange(limit), frequencies, phases, limit)
         return ops.take(table, positions)
@@ -69,13 +70,13 @@ def rotary_angles(positions, rotary_dim, max_wavelength, limit):
     Paper: RoFormer, Su et al., 2021, https://arxiv.org/abs/2104.09864, section 3.4.2.
 
     Args:
-        positions: int (T,).
+        positions: int (T,) or (B, T).
         rotary_dim: R, how many dimensions of a head rotate; even.
         max_wavelength: the base, 10 000 in the paper.
         limit: see `sinusoids`.
 
     Returns:
-        Two float32 (T, R/2).
+        Two float32 (T, R/2) or (B, T, R/2).
     """
     frequencies = max_wavelength ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
     zero = np.zeros_like(frequencies)
@@ -105,15 +106,15 @@ def alibi_bias(query_index, key_index, num_heads):
     """-slope * |query - key|.
 
     Args:
-        query_index: int (T,).
-        key_index: int (S,).
+        query_index: int (T,) or (B, T).
+        key_index: int (S,) or (B, S).
         num_heads: N.
 
     Returns:
-        float32 (1, N, T, S).
+        float32 (1 or B, N, T, S).
     """
-    distance = ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0)
-    distance = ops.cast(ops.absolute(distance), "float32")
+    distance = ops.expand_dims(query_index, -1) - ops.expand_dims(key_index, -2)
+    distance = ops.expand_dims(ops.cast(ops.absolute(distance), "float32"), -3)
     slopes = alibi_slopes(num_heads)[None, :, None, None]
     return distance * _constant(-slopes, distance)
 
@@ -181,15 +182,15 @@ class RelativeBias(Layer):
         """The bias of every pair.
 
         Args:
-            query_index: int (T,).
-            key_index: int (S,).
+            query_index: int (T,) or (B, T).
+            key_index: int (S,) or (B, S).
 
         Returns:
-            float (1, N, T, S).
+            float (1 or B, N, T, S).
         """
         half = self.num_buckets // 2 if self.bidirectional else self.num_buckets
         table = relative_buckets(half, self.max_distance)
-        relative = ops.expand_dims(key_index, 0) - ops.expand_dims(query_index, 1)
+        relative = ops.expand_dims(key_index, -2) - ops.expand_dims(query_index, -1)
         if self.bidirectional:
             offset = ops.cast(relative > 0, "int32") * half
             distance = ops.absolute(relative)
@@ -197,8 +198,10 @@ class RelativeBias(Layer):
             offset = 0
             distance = ops.maximum(-relative, 0)
         bucket = ops.take(table, ops.minimum(distance, self.max_distance)) + offset
-        bias = ops.transpose(ops.take(self.embeddings, bucket), (2, 0, 1))
-        return ops.expand_dims(bias, 0)
+        bias = ops.take(self.embeddings, bucket)
+        if len(bias.shape) == 4:
+            return ops.transpose(bias, (0, 3, 1, 2))
+        return ops.expand_dims(ops.transpose(bias, (2, 0, 1)), 0)
 
     def get_config(self):
         """The arguments of `__init__`."""

@@ -112,6 +112,7 @@ class Stack(Model):
         memory=None,
         memory_padding_mask=None,
         positions=None,
+        key_positions=None,
         cache=None,
         index=0,
         projected=None,
@@ -129,6 +130,10 @@ class Stack(Model):
             memory_padding_mask: bool (B, S'), `True` at real positions.
             positions: int (B or 1, T), each less than S; by default each row counts
                 its real tokens from 0, so that padding may stand on either side.
+            key_positions: int (B or 1, S), of every key, cached ones included. With
+                it and `positions` all that depends on distance (rotary positions, the
+                biases, the window) follows from these two, so that padding may stand
+                between tokens; else from where a token stands in its row.
             cache: from `empty_cache` or an earlier call.
             index: int scalar, how many positions of the cache are filled.
             projected: from `project_memory`, instead of `memory`.
@@ -169,6 +174,11 @@ class Stack(Model):
         if cache is not None:
             query_index = query_index + index
         key_index = query_index if cache is None else ops.arange(key_length)
+        places, limit = (query_index, key_index), key_length
+        if key_positions is not None:
+            places = positions, key_positions
+            if not isinstance(limit, int):
+                limit = None  # the caller's positions may lie beyond
 
         x = self.token_embedding(token_ids)
         if config.embedding_scale != 1.0:
@@ -180,27 +190,27 @@ class Stack(Model):
         if config.positions in ("learned", "sinusoidal"):
             if positions is None:
                 positions = _row_positions(query_index, padding_mask)
-            x = x + ops.cast(self._position_vectors(positions, key_length), x.dtype)
+            x = x + ops.cast(self._position_vectors(positions, limit), x.dtype)
         if config.embedding_norm:
             x = self.embedding_norm(x)
         x = self.embedding_dropout(x, training=training)
 
         mask, causal = self._self_mask(
-            query_index, key_index, padding_mask, cache, token_ids.shape[1]
+            query_index, key_index, places, padding_mask, cache, token_ids.shape[1]
         )
         shared = dict(
             attention_mask=mask,
             causal=causal,
             index=index,
             return_weights=return_weights,
-            bias=self._bias(query_index, key_index),
+            bias=self._bias(*places),
         )
         if config.positions == "rotary":
             shared["rotation"] = rotary_angles(
-                query_index,
+                places[0],
                 config.rotary_dim or config.head_dim,
                 config.rope_max_wavelength,
-                key_length,
+                limit,
             )
         if config.cross_attention:
             shared["memory"] = memory
@@ -274,24 +284,27 @@ class Stack(Model):
             return alibi_bias(query_index, key_index, self.config.num_heads)
         return None
 
-    def _self_mask(self, query_index, key_index, padding_mask, cache, static_length):
+    def _self_mask(
+        self, query_index, key_index, places, padding_mask, cache, static_length
+    ):
         """Who attends to whom, bool; and whether that is exactly the causal mask."""
         window = self.config.attention_window
 
-        def every_pair(related):
-            pairs = related(
-                ops.expand_dims(key_index, 0), ops.expand_dims(query_index, 1)
-            )
-            return ops.expand_dims(ops.expand_dims(pairs, 0), 0)
+        def every_pair(related, query, key):
+            pairs = related(ops.expand_dims(key, -2), ops.expand_dims(query, -1))
+            pairs = ops.expand_dims(pairs, -3)
+            return pairs if len(pairs.shape) == 4 else ops.expand_dims(pairs, 0)
 
         masks = []
         is_last = cache is not None and static_length == 1 and ops.buffers_grow()
         causal = self.config.causal and not is_last  # the last token sees all there is
         if causal:
-            masks.append(every_pair(operator.le))
+            masks.append(every_pair(operator.le, query_index, key_index))
         if window is not None:
             masks.append(
-                every_pair(lambda key, query: ops.absolute(key - query) < window)
+                every_pair(
+                    lambda key, query: ops.absolute(key - query) < window, *places
+                )
             )
         if padding_mask is not None:
             masks.append(_key_mask(padding_mask))

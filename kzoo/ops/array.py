@@ -246,6 +246,36 @@ def _(graph, x, indices, axis):
 
 
 @op
+def members(ids, size):
+    """Which of `size` numbers are among each row's: int (R, K) to bool (R, size).
+
+    Negative ids stand for none.
+    """
+    rows, count = keras.ops.shape(ids)
+    ids = keras.ops.where(ids < 0, size, keras.ops.cast(ids, "int32"))
+    row = keras.ops.broadcast_to(
+        keras.ops.expand_dims(keras.ops.arange(rows, dtype="int32"), 1), (rows, count)
+    )
+    place = keras.ops.stack([row, ids], axis=-1)
+    found = keras.ops.scatter_update(
+        keras.ops.zeros((rows, size + 1), "int32"),
+        keras.ops.reshape(place, (-1, 2)),
+        keras.ops.ones((rows * count,), "int32"),
+    )
+    return found[:, :size] > 0
+
+
+@members.emits
+def _(graph, ids, size):
+    ids = graph.lift(ids, "int64")
+    none = full((dim(ids, 0), size + 1), False, "bool")
+    hit = full((dim(ids, 0), dim(ids, 1)), True, "bool")
+    place = where(ids < 0, size, ids)
+    found = graph.node("ScatterElements", none, place, hit, axis=1)
+    return slice_axis(found, 0, size, axis=1)
+
+
+@op
 def cast(x, dtype):
     """Converts the dtype; integers are int64 in ONNX."""
     return keras.ops.cast(x, dtype)
@@ -472,7 +502,8 @@ def top_k(x, k):
 
 @top_k.emits
 def _(graph, x, k):
-    size = _part(x)
+    everything = isinstance(k, int) and k == x.shape[-1]
+    size = None if everything else _part(x)
     if not size:
         return _sort(graph, x, k)
     # Finding the maximum of every part is a quarter of the work of TopK, and the k

@@ -163,7 +163,12 @@ def _common(left, right):
 
 @op
 def cond(condition, if_true, if_false):
-    """The result of one of two functions without arguments; structures are alike."""
+    """The result of one of two functions without arguments; structures are alike.
+
+    A Python bool decides at once; the other function is not called.
+    """
+    if isinstance(condition, bool):
+        return if_true() if condition else if_false()
     return keras.ops.cond(condition, if_true, if_false)
 
 
@@ -214,6 +219,38 @@ def as_scalar(x, dtype="int32"):
     if is_building():
         return current_graph().constant(np.asarray(x, dtype))
     return keras.ops.cast(x, dtype)
+
+
+@op
+def required(x, holds, message):
+    """`x`, and an error of the runtime where a condition does not hold.
+
+    Args:
+        x: a number or a tensor of numbers.
+        holds: a bool or a bool scalar.
+        message: a sentence; part of the error. Backends but TensorFlow, and
+            runtimes that read beyond tables without an error, ignore a tensor's.
+    """
+    if isinstance(holds, (bool, np.bool_)):
+        if not holds:
+            raise ValueError(message)
+    elif keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.control_dependencies([tf.debugging.Assert(holds, [message])]):
+            return tf.identity(x)
+    return x
+
+
+@required.emits
+def _(graph, x, holds, message):
+    # ONNX has no assertion: where it does not hold, this reads beyond a table of one
+    # number, 0, and the runtime names the node.
+    place = array.where(holds, 0, 1)
+    none = graph.node(
+        "Gather", np.zeros(1, x.dtype), place, shape=(), dtype=x.dtype, stem=message
+    )
+    return x + none
 
 
 def map_structure(function, structure):

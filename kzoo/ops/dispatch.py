@@ -31,7 +31,7 @@ def op(function=None, *, creates=False):
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        if rule and (is_building() if creates else is_symbolic((args, kwargs))):
+        if rule and is_building() and (creates or is_symbolic((args, kwargs))):
             return rule(current_graph(), *args, **kwargs)
         return function(*args, **kwargs)
 

@@ -512,8 +512,8 @@ def rotate(x, cosine, sine, *, num_heads):
 
     Args:
         x: float (B, T, N*H), query or key.
-        cosine: float (T, R/2), of the angles.
-        sine: float (T, R/2).
+        cosine: float (T, R/2) or (B, T, R/2), of the angles.
+        sine: float (T, R/2) or (B, T, R/2).
         num_heads: N.
 
     Returns:
@@ -525,7 +525,7 @@ def rotate(x, cosine, sine, *, num_heads):
     rest = [head_dim - 2 * half] if head_dim > 2 * half else []
     first, second, *rest = ops.split(x, [half, half, *rest])
     cosine, sine = (
-        ops.cast(ops.expand_dims(a, 1), first.dtype) for a in (cosine, sine)
+        ops.cast(ops.expand_dims(a, -2), first.dtype) for a in (cosine, sine)
     )
     rotated = ops.concatenate(
         [first * cosine - second * sine, second * cosine + first * sine, *rest],
@@ -556,7 +556,7 @@ def _(graph, x, cosine, sine, *, num_heads):
         x,
         cosine,
         sine,
-        graph.once(key, rows),
+        graph.once(key, rows) if cosine.ndim == 2 else None,
         num_heads=num_heads,
         interleaved=0,
         **partial,

@@ -12,6 +12,7 @@ from kzoo.ops.onnx_graph import ONNX_CODES, OnnxGraph, to_numpy
 # A protobuf message ends at 2 GiB; some room for the nodes.
 LARGEST_FILE = 2**31 - 2**24
 _EXTERNAL_FROM = 1024  # bytes; smaller constants stay in the model file
+_VERSIONS = {"ai.onnx.ml": 3}  # of operator sets beside the default one; else 1
 _ALIGNMENT = 4096  # of weights in their own file, so that runtimes can map them
 
 
@@ -57,10 +58,14 @@ def write_model(graph, path, *, metadata, external=None):
     """
     location, places = external or (None, {})
     opset = onnx.helper.make_opsetid("", graph.opset)
+    custom = [
+        onnx.helper.make_opsetid(name, _VERSIONS.get(name, 1))
+        for name in sorted(graph.domains())
+    ]
     model = onnx.ModelProto(
         ir_version=onnx.helper.find_min_ir_version_for([opset]),
         producer_name="kzoo",
-        opset_import=[opset],
+        opset_import=[opset, *custom],
     )
     onnx.helper.set_model_props(model, metadata)
     inline = []

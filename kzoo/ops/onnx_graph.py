@@ -20,6 +20,8 @@ MINIMUM_OPSET = 17  # LayerNormalization
 # TensorProto.DataType of the dtypes that kzoo emits.
 ONNX_CODES = {
     "float32": 1,
+    "uint8": 2,
+    "int8": 3,
     "int64": 7,
     "string": 8,
     "bool": 9,
@@ -223,23 +225,34 @@ class OnnxGraph:
         self.outputs.append((value, axes or [_static(size) for size in value.shape]))
         return value
 
-    def node(self, op_type, *inputs, shape=None, dtype=None, outputs=1, **attributes):
+    def node(
+        self,
+        op_type,
+        *inputs,
+        shape=None,
+        dtype=None,
+        outputs=1,
+        stem=None,
+        **attributes,
+    ):
         """Emits a node and returns its output, or a list of them.
 
         Args:
-            op_type: of the default domain.
+            op_type: of the default domain, or of that given as `domain`.
             *inputs: OnnxValues, variables, arrays, numbers, or `None` for "absent".
             shape: of the output (a list of shapes for several); that of the first
                 input by default.
             dtype: likewise.
             outputs: how many.
+            stem: what the node's name begins with, which runtimes' errors tell;
+                `op_type` by default.
             **attributes: of the node; an `OnnxGraph` is a subgraph.
         """
         values = [None if x is None else self.lift(x) for x in inputs]
         while values and values[-1] is None:
             values.pop()
         home = self._home(op_type, values, attributes)
-        names = [self.fresh(op_type) for _ in range(outputs)]
+        names = [self.fresh(stem or op_type) for _ in range(outputs)]
         home.nodes.append(
             (op_type, ["" if v is None else v.name for v in values], names, attributes)
         )
@@ -426,31 +439,46 @@ class OnnxGraph:
         """Forgets the initialisers that neither a node nor the caller reads."""
         needed = self.free_names() | {value.name for value, _ in self.inputs}
         self.initializers = {k: v for k, v in self.initializers.items() if k in needed}
+        # A constant that was forgotten is made anew when it is asked for.
+        self._cache = {
+            key: value
+            for key, value in self._cache.items()
+            if key[0] != "constant" or value.name in self.initializers
+        }
 
     def live_nodes(self):
         """The nodes whose results are used, in order."""
+        return self._used()[0]
+
+    def free_names(self):
+        """Names that this graph's nodes read, those of outer graphs among them."""
+        return self._used()[1]
+
+    def _used(self):
         needed = {value.name for value, _ in self.outputs}
-        kept = []
+        kept, names = [], set()
         for node in reversed(self.nodes):
             _, inputs, outputs, attributes = node
             if needed.isdisjoint(outputs):
                 continue
             kept.append(node)
-            needed.update(inputs)
+            read = set(inputs)
             for value in attributes.values():
                 if isinstance(value, OnnxGraph):
-                    needed |= value.free_names()
-        return kept[::-1]
+                    read |= value.free_names()
+            needed |= read
+            names |= read
+        return kept[::-1], names
 
-    def free_names(self):
-        """Names that this graph's nodes read, those of outer graphs among them."""
-        names = set()
-        for _, inputs, _, attributes in self.live_nodes():
-            names.update(inputs)
+    def domains(self):
+        """The operator sets beside the default one that the nodes are of."""
+        found = set()
+        for _, _, _, attributes in self.live_nodes():
+            found.update({attributes.get("domain", "")} - {""})
             for value in attributes.values():
                 if isinstance(value, OnnxGraph):
-                    names |= value.free_names()
-        return names
+                    found |= value.domains()
+        return found
 
 
 def broadcast_shape(left, right):
@@ -484,7 +512,9 @@ def is_variable(x):
 
 
 def to_numpy(x):
-    """The array behind a variable, a tensor or an array."""
+    """The array behind a variable, a tensor, an array or a number."""
+    if isinstance(x, (np.ndarray, np.generic, int, float)):
+        return np.asarray(x)
     import keras
 
     return keras.ops.convert_to_numpy(x)

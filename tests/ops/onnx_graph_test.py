@@ -9,7 +9,7 @@ import pytest
 
 from kzoo import ops
 from kzoo.ops.onnx_file import write_model
-from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph, current_graph
 
 
 def emitted(build, shapes, opset=DEFAULT_OPSET):
@@ -201,3 +201,20 @@ def test_what_is_not_used_is_not_stored():
         return x * 2.0
 
     assert len(emitted(build, {"x": (None, 4)}).initializers) == 1
+
+
+def test_a_node_may_be_of_another_operator_set(tmp_path):
+    import onnx
+
+    def build(x):
+        def gelu():
+            options = dict(domain="com.microsoft", alpha=1.0)
+            return current_graph().node("QuickGelu", x, **options)
+
+        return ops.cond(ops.all(x > -100.0), gelu, lambda: x)
+
+    x = floats(2, 3)
+    (got,) = run(emitted(build, {"x": (2, 3)}), tmp_path / "m.onnx", x=x)
+    np.testing.assert_allclose(got, x / (1 + np.exp(-x)), atol=1e-6)
+    imported = onnx.load(tmp_path / "m.onnx").opset_import
+    assert {o.domain for o in imported} == {"", "com.microsoft"}
