@@ -8,7 +8,17 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from kzoo.config import Activation, ModelConfig, StackConfig
+from kzoo.config import (
+    Activation,
+    Architecture,
+    Initializer,
+    ModelConfig,
+    Norm,
+    NormPosition,
+    Positions,
+    Similarity,
+    StackConfig,
+)
 
 HIDDEN_DIM, INTERMEDIATE_DIM, VOCABULARY_SIZE = 24, 40, 19
 
@@ -19,19 +29,13 @@ def stack_fields(draw, *, causal, cross_attention):
     """A value for every field of a `StackConfig`."""
     key_value_heads = draw(st.sampled_from([1, 2]))
     heads = key_value_heads * draw(st.sampled_from([1, 2, 3]))
-    positions = draw(
-        st.sampled_from(
-            ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
-        )
-    )
+    positions = draw(st.sampled_from(get_args(Positions)))
     rotary_dim = draw(st.sampled_from([None, 2, 4])) if positions == "rotary" else None
     even = positions == "rotary" and not rotary_dim
     head_dims = [None, 4, 10] if even else [None, 4, 7]
     similarity = draw(
         st.sampled_from(
-            ["scaled_dot", "dot"]
-            if positions == "rotary"
-            else ["scaled_dot", "dot", "general", "additive", "additive_tanh"]
+            ["scaled_dot", "dot"] if positions == "rotary" else get_args(Similarity)
         )
     )
     return dict(
@@ -49,8 +53,8 @@ def stack_fields(draw, *, causal, cross_attention):
         relative_buckets=draw(st.sampled_from([4, 6, 32])),
         relative_max_distance=draw(st.sampled_from([17, 128])),
         num_segments=draw(st.sampled_from([0, 2])),
-        norm=draw(st.sampled_from(["layer_norm", "rms_norm", "std_norm"])),
-        norm_position=draw(st.sampled_from(["pre", "post"])),
+        norm=draw(st.sampled_from(get_args(Norm))),
+        norm_position=draw(st.sampled_from(get_args(NormPosition))),
         norm_epsilon=draw(st.sampled_from([1e-6, 1e-5, 1e-3])),
         final_norm=draw(st.sampled_from([None, False, True])),
         embedding_norm=draw(st.booleans()),
@@ -70,14 +74,14 @@ def stack_fields(draw, *, causal, cross_attention):
         feed_forward_dropout=draw(rates),
         causal=causal,
         cross_attention=cross_attention,
-        initializer=draw(st.sampled_from(["xavier", "truncated_normal"])),
+        initializer=draw(st.sampled_from(get_args(Initializer))),
         initializer_range=draw(st.sampled_from([0.02, 0.1])),
     )
 
 
 def model_fields(draw):
     """A value for every field of a `ModelConfig`."""
-    architecture = draw(st.sampled_from(["encoder", "decoder", "encoder_decoder"]))
+    architecture = draw(st.sampled_from(get_args(Architecture)))
     both = architecture == "encoder_decoder"
     stack = {}
     for name in ("encoder", "decoder"):

@@ -1,6 +1,23 @@
-"""Search over a model's next-token logits: greedy and beam, one code everywhere."""
+"""Search over a model's next-token logits: one code everywhere."""
 
+from kzoo.generation.automaton import TokenAutomaton
 from kzoo.generation.function import CompiledFunction, shape_bucket
-from kzoo.generation.search import IMPOSSIBLE, search
+from kzoo.generation.options import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
+from kzoo.generation.processors import BANNED, Context
+from kzoo.generation.search import IMPOSSIBLE, Search, Start, search
 
-__all__ = ["IMPOSSIBLE", "CompiledFunction", "search", "shape_bucket"]
+__all__ = [
+    "BANNED",
+    "IMPOSSIBLE",
+    "RANGES",
+    "REQUIRED",
+    "SEARCH_INPUTS",
+    "CompiledFunction",
+    "Context",
+    "Search",
+    "SearchOptions",
+    "Start",
+    "TokenAutomaton",
+    "search",
+    "shape_bucket",
+]

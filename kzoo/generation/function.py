@@ -11,7 +11,8 @@ class CompiledFunction:
     Args:
         model: whose weights the function reads.
         function: of tensors, to a structure of tensors.
-        signature: (shape, dtype) of every argument, `None` for a free axis.
+        signature: (shape, dtype) of every argument, `None` for a free axis; or `None`
+            for arguments that are structures of tensors, see `tensors`.
 
     Attributes:
         traces: how often the function was traced.
@@ -29,6 +30,10 @@ class CompiledFunction:
             for array, (_, dtype) in zip(arrays, self.signature, strict=True)
         ]
         return keras.tree.map_structure(keras.ops.convert_to_numpy, self._run(*arrays))
+
+    def tensors(self, *structures):
+        """The result for structures of tensors, left where it was computed."""
+        return self._run(*structures)
 
     def _traced(self, *tensors):
         self.traces += 1
@@ -49,6 +54,8 @@ class CompiledFunction:
     def _tensorflow(self):
         import tensorflow as tf
 
+        if self.signature is None:
+            return tf.function(self._traced, reduce_retracing=True, autograph=False)
         specs = [tf.TensorSpec(shape, dtype) for shape, dtype in self.signature]
         return tf.function(self._traced, input_signature=specs, autograph=False)
 

@@ -1,126 +1,178 @@
 """Greedy search, sampling and beam search, written once for tensors and ONNX values.
 
-A search knows nothing of the model: it is given `step(tokens, cache, index)`, which
-reads one token a row and gives the logits of the next and the new cache. Rows are
+A search knows nothing of the model: it is given `step(tokens, cache, index, fixed)`,
+which reads one token a row and gives the logits of the next and the new cache. Rows are
 never mixed: what one row finds does not depend on the others in its batch.
 
 Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_size.
 """
 
+import math
+from typing import NamedTuple
+
 from kzoo import ops
-from kzoo.generation.sampling import sample
+from kzoo.generation.processors import BANNED, Chain, Context, Table, either
+from kzoo.generation.sampling import keep_probable, sample
 
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
+TINY = math.ldexp(1.0, -20)  # a temperature so low that the largest logit wins
+
+
+class Start(NamedTuple):
+    """Where a search begins.
+
+    Attributes:
+        tokens: int (B,), the last token of each prompt.
+        cache: structure of tensors with B rows, without that token.
+        index: int scalar, how many positions the cache holds.
+        fixed: structure of what `step` reads beside them, the same in every step.
+        prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
+    """
+
+    tokens: object
+    cache: object
+    index: object
+    fixed: object = ()
+    prompt: object = None
 
 
 def search(
-    step, tokens, cache, index, options, *, end_token_id, pad_token_id, capacity
+    step, start, options, *, end_token_id, pad_token_id, vocabulary_size, capacity
 ):
     """Generates with `options["beams"]` beams; one beam is greedy search, or sampling.
 
-    With M > 1 beams each step extends the M unfinished sequences and looks at the best
-    2 M extensions. One that ends counts as finished when it is among the best M, and
-    its score is log p / length ** length_penalty, the end token counted. What still
+    With M > 1 beams each step extends the M unfinished sequences. One that ends counts
+    as finished when it is among the best M of all, and its score is log p / length **
+    length_penalty, the end token counted; the best M that do not end run on. What still
     runs at `max_new_tokens` is scored likewise. A finished row is frozen, so it does
     not depend on how long the other rows of its batch run.
 
     Args:
-        step: function (tokens int (R,), cache, index) to (logits (R, V), cache).
-        tokens: int (B,), the last token of each prompt.
-        cache: structure of tensors with B rows, without that token.
-        index: int scalar, how many positions the cache holds.
-        options: dict of ints or scalars `max_new_tokens`; `beams`, M;
-            `num_return_sequences`, n <= M; a float or scalar `length_penalty`; and a
-            bool or scalar `early_stopping`: with M > 1 a row ends as soon as M
-            sequences are finished, else when no unfinished one can score better any
-            more (its bound: log p never rises, and the penalty is the kindest within
-            `max_new_tokens`). Optionally `temperature`, a scalar: one beam draws each
-            token from softmax(logits / temperature) where it is positive, with the int
-            scalar `seed` and the numbers `row` int (B,), by default 0, 1, ...; the
-            scores stay those of the model.
+        step: function (tokens int (R,), cache, index, fixed) to (logits (R, V), cache).
+        start: a `Start`.
+        options: dict of numbers or scalars `max_new_tokens`; `beams`, M;
+            `num_return_sequences`, n <= M; `length_penalty`; and a bool or scalar
+            `early_stopping`: with M > 1 a row ends as soon as M sequences are finished,
+            else when no unfinished one can score better any more (its bound: log p
+            never rises, and the penalty is the kindest within `max_new_tokens`).
+            Optionally, each off where it is left out:
+
+            - `temperature`: one beam draws each token from softmax(logits /
+              temperature) where it is positive, with the int scalar `seed` and the
+              numbers `row` int (B,), by default 0, 1, ...; `top_k`, `top_p`, `min_p`,
+              all three or none, see `sampling.keep_probable`. The scores stay those of
+              the model.
+            - `repetition_penalty`, `no_repeat_ngram_size`, `min_new_tokens` (before an
+              end token), `banned_token_ids` int (K,).
+            - `forced_token_ids` int (B or 1, P): the tokens that a sequence begins
+              with; -1 is any.
+            - `stop_token_ids` int (K,): tokens that end a sequence, too.
+            - `automaton` int (S, V), see `TokenAutomaton`; one without states is off.
+            - `processors`: functions, see `kzoo.generation.processors`.
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.
+        vocabulary_size: V.
         capacity: int, the most new tokens, where buffers are fixed.
 
     Returns:
         int (B, n, L) sequences of new tokens, best first, and their scores float32
-        (B, n). More sequences than beams are an error of the backend's `top_k`.
+        (B, n). Where nothing is allowed any more a sequence ends. More sequences than
+        beams are an error of the backend's `top_k`.
     """
-    beams = options["beams"]
-    choice = _Choice(ops.dim(tokens, 0), options, end_token_id, pad_token_id)
-
-    def body(state):
-        cache = ops.map_structure(
-            lambda x: choice.reordered(x, state["source"]), state["cache"]
-        )
-        index_now = ops.as_scalar(index) + state["made"]
-        logits, cache = step(state["tokens"], cache, index_now)
-        logits = ops.cast(logits, "float32")
-        # The best 2 M extensions of each row are enough to find those of all.
-        width = ops.minimum(2 * beams, ops.dim(logits, -1))
-        origin = ops.arange(beams * width) // width
-
-        def greedy():
-            return choice.greedy(state, logits)
-
-        def beam():
-            return choice.beam(state, logits, width, origin)
-
-        # A branch does not hold the step itself: runtimes prepare the weights that a
-        # loop reads, but not those of a loop in a branch.
-        if isinstance(beams, int):
-            new = greedy() if beams == 1 else beam()
-        else:
-            new = ops.cond(beams > 1, beam, greedy)
-        return {**new, "cache": cache, "made": state["made"] + 1}
-
-    state = choice.start(tokens, cache, capacity)
-    return choice.results(
+    run = Search(step, start, options, end_token_id, pad_token_id, vocabulary_size)
+    return run.results(
         ops.while_loop(
-            lambda state: ~ops.all(state["done"]),
-            body,
-            state,
+            run.unfinished,
+            run.advance,
+            run.first(start, capacity),
             options["max_new_tokens"],
         )
     )
 
 
-class _Choice:
-    """Chooses the tokens of a search, given their logits.
+class Search:
+    """A search as its parts: a first state, the next one, what is found.
 
     The state is a dict of `running` int (R, L), what is generated so far, with `scores`
     float (B, M), its log p; `ended` and `ended_scores` likewise, the finished sequences
     with their final scores; `tokens` int (R,), the last ones of `running`; `done` bool
     (B, 1); `made`, a scalar, the L so far; and the `cache`, of which the rows `source`
-    int (R,) belong to those of `running`.
+    int (R,) belong to those of `running`; with an automaton also its states int (R,).
+
+    Args:
+        step: see `search`, so for the next three.
+        start: a `Start`; its `tokens` and `cache` are read by `first` alone.
+        options: a dict.
+        end_token_id: ends a sequence.
+        pad_token_id: fills ended sequences.
+        vocabulary_size: V.
     """
 
-    def __init__(self, batch, options, end_token_id, pad_token_id):
-        self.batch, self.beams = batch, options["beams"]
+    def __init__(
+        self, step, start, options, end_token_id, pad_token_id, vocabulary_size
+    ):
+        self.step, self.index, self.fixed = step, start.index, start.fixed
+        self.batch, self.beams = ops.dim(start.tokens, 0), options["beams"]
+        batch = self.batch
         self.rows = batch * self.beams
         self.limit = options["max_new_tokens"]
         self.count = options["num_return_sequences"]
         self.penalty = ops.as_scalar(options["length_penalty"], "float32")
         self.early_stopping = options["early_stopping"]
-        self.temperature = options.get("temperature")
-        if self.temperature is not None:
-            self.temperature = ops.as_scalar(self.temperature, "float32")
-            self.seed = ops.as_scalar(options["seed"])
-            row = options.get("row")
-            self.number = ops.arange(batch) if row is None else row
-        self.end, self.pad = end_token_id, pad_token_id
+        self.end, self.pad, self.size = end_token_id, pad_token_id, vocabulary_size
         # What does not change: the row of a prompt's first beam, and of each beam.
         self.first_row = ops.expand_dims(ops.arange(batch), 1) * self.beams
         number = ops.expand_dims(ops.arange(self.beams), 0)
         self.row, self.is_copy = self.first_row + number, number > 0
         self.pads = ops.full((batch, self.beams), self.pad, "int32")
-        # Of the best 2 M extensions, those that count when they end.
-        self.counts = ops.expand_dims(ops.arange(2 * self.beams), 0) < self.beams
         self.longest = self.divisor(self.limit)
+        self._read_sampling(options)
+        self._read_processing(options, start.prompt)
+
+    def _read_sampling(self, options):
+        self.temperature = options.get("temperature")
+        if self.temperature is None:
+            return
+        self.temperature = ops.as_scalar(self.temperature, "float32")
+        self.seed = ops.as_scalar(options["seed"])
+        row = options.get("row")
+        self.number = ops.arange(self.batch) if row is None else row
+        self.filter = None
+        if "top_k" in options:
+            self.filter = (
+                ops.as_scalar(options["top_k"]),
+                ops.as_scalar(options["top_p"], "float32"),
+                ops.as_scalar(options["min_p"], "float32"),
+            )
+
+    def _read_processing(self, options, prompt):
+        end, stops = ops.full((1,), self.end, "int32"), options.get("stop_token_ids")
+        table = options.get("automaton")
+        self.automaton = None if table is None else Table(table, self.size)
+        self.several_ends, self.many_ends = stops is not None, False
+        if stops is not None:
+            end = ops.concatenate([end, stops], axis=0)
+            self.many_ends = either(self.many_ends, ops.dim(stops, 0) > 0)
+        if self.automaton is not None:
+            self.many_ends = either(self.many_ends, self.automaton.active)
+        self.is_end = ops.members(ops.expand_dims(end, 0), self.size)  # (1, V)
+        self.prompt = None if prompt is None else self.repeated(prompt)
+        forced = options.get("forced_token_ids")
+        if forced is not None:
+            shape = (self.batch, ops.dim(forced, 1))
+            forced = self.repeated(ops.broadcast_to(forced, shape))
+        self.chain = Chain(options, self.size, self.is_end, self.automaton, forced)
 
     def divisor(self, length):
         """What log p is divided by."""
         return ops.as_scalar(length, "float32") ** self.penalty
+
+    def repeated(self, x):
+        """(B, ...) to (R, ...)."""
+        sizes = ops.shape(x)[1:]
+        x = ops.expand_dims(x, 1)
+        x = ops.broadcast_to(x, (self.batch, self.beams, *sizes))
+        return ops.reshape(x, (self.rows, *sizes))
 
     def reordered(self, x, source):
         """A part of the cache as the next step reads it."""
@@ -128,21 +180,21 @@ class _Choice:
             return x if self.beams == 1 else ops.take(x, source, axis=0)
         return ops.take_if(self.beams > 1, x, source)
 
-    def start(self, tokens, cache, capacity):
-        """The state before the first token."""
-        batch, beams, rows = self.batch, self.beams, self.rows
+    def first(self, start, capacity):
+        """The state before the first token.
 
-        def repeat(x):  # (B, ...) to (R, ...)
-            sizes = ops.shape(x)
-            x = ops.broadcast_to(ops.expand_dims(x, 1), (batch, beams, *sizes[1:]))
-            return ops.reshape(x, (rows, *sizes[1:]))
+        Args:
+            start: a `Start`.
+            capacity: int, the most new tokens, where buffers are fixed.
+        """
+        batch, beams, rows = self.batch, self.beams, self.rows
 
         def empty():
             return ops.buffer((rows, 0), 1, capacity, "int32", fill=self.pad)
 
         zero = ops.full((batch, 1), 0.0, "float32")
-        return {
-            "cache": ops.map_structure(repeat, cache),
+        state = {
+            "cache": ops.map_structure(self.repeated, start.cache),
             "done": ops.full((batch, 1), False, "bool"),
             "ended": empty(),
             "ended_scores": ops.full((batch, beams), IMPOSSIBLE, "float32"),
@@ -151,59 +203,170 @@ class _Choice:
             # One beam runs, its copies wait.
             "scores": ops.where(self.is_copy, IMPOSSIBLE, zero),
             "source": ops.reshape(self.row, (rows,)),
-            "tokens": repeat(tokens),
+            "tokens": self.repeated(start.tokens),
         }
+        if self.automaton is not None:
+            state["automaton"] = ops.full((rows,), 0, "int32")
+        return state
+
+    def unfinished(self, state):
+        """Whether any row goes on: a bool scalar."""
+        return ~ops.all(state["done"])
+
+    def advance(self, state):
+        """The state one token further."""
+        cache = ops.map_structure(
+            lambda x: self.reordered(x, state["source"]), state["cache"]
+        )
+        index_now = ops.as_scalar(self.index) + state["made"]
+        logits, cache = self.step(state["tokens"], cache, index_now, self.fixed)
+        logits = ops.cast(logits, "float32")
+
+        # A branch does not hold the step itself: runtimes prepare the weights that a
+        # loop reads, but not those of a loop in a branch.
+        new = ops.cond(
+            self.beams > 1,
+            lambda: self.beam(state, logits),
+            lambda: self.greedy(state, logits),
+        )
+        return {**new, "cache": cache, "made": state["made"] + 1}
+
+    def processed(self, scores, state, logits):
+        """The scores (R, V) that tokens are chosen by."""
+        rows = ops.dim(scores, 0)
+        running = state["running"]
+        if not ops.buffers_grow():  # what is behind `made` is filling
+            place = ops.expand_dims(ops.arange(ops.dim(running, 1)), 0)
+            running = ops.where(place < state["made"], running, -1)
+        # A place of nothing first, so that a history never is empty.
+        prompt = ops.full((rows, 1), -1, "int32")
+        if self.prompt is not None:
+            prompt = ops.concatenate([prompt, self.prompt], axis=1)
+        context = Context(
+            ops.concatenate([prompt, running], axis=1),
+            ops.dim(prompt, 1),
+            state["made"],
+            state.get("automaton"),
+            logits,
+        )
+        return self.chain(scores, context)
+
+    def ending(self, ids, states):
+        """Which tokens end their sequence; `states` are the automaton's after them."""
+        if self.several_ends:
+            ends = ops.take(ops.reshape(self.is_end, (self.size,)), ids)
+        else:
+            ends = ops.equal(ids, self.end)
+        if self.automaton is None:
+            return ends
+        return ends | self.automaton.stops(states)
 
     def greedy(self, state, logits):
         """Greedy search's next state, or sampling's."""
         done, made = state["done"], state["made"]
-        ids = ops.expand_dims(self.next_tokens(logits, made), 1)
-        gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
-        ends = ops.equal(ids, self.end)
+        ids = self.next_tokens(logits, state)
+        gain = ops.take_along_axis(
+            ops.log_softmax(logits), ops.expand_dims(ids, 1), axis=1
+        )
+        new = {"source": state["source"]}
+        if self.automaton is not None:
+            new["automaton"] = self.automaton.after(state["automaton"], ids)
+        ends = ops.expand_dims(self.ending(ids, new.get("automaton")), 1)
         scores = state["scores"] + ops.where(done, 0.0, gain)
-        tokens = ops.where(done, self.pad, ids)
+        tokens = ops.where(done, self.pad, ops.expand_dims(ids, 1))
         running = ops.append(state["running"], tokens, made, axis=1)
         final = scores / self.divisor(made + 1)
         return {
+            **new,
             "done": done | ends,
             "ended": running,
             "ended_scores": ops.where(ends & ~done, final, state["ended_scores"]),
             "running": running,
             "scores": scores,
-            "source": state["source"],
             "tokens": ops.reshape(tokens, (self.rows,)),
         }
 
-    def next_tokens(self, logits, made):
-        """The most probable tokens, or drawn ones: float (R, V) to int (R,)."""
-        if self.temperature is None:
-            return ops.argmax(logits)
-        return ops.cond(
-            self.temperature > 0.0,
-            lambda: sample(logits, self.temperature, self.seed, self.number, made),
-            lambda: ops.argmax(logits),
-        )
+    def next_tokens(self, logits, state):
+        """The best tokens, or drawn ones: float (R, V) to int (R,)."""
 
-    def beam(self, state, logits, width, origin):
-        """Beam search's next state.
+        def processed():
+            scores = self.processed(logits, state, logits)
+            if self.temperature is None:
+                ids = ops.argmax(scores)
+            else:
+                ids = ops.cond(
+                    self.temperature > 0.0,
+                    lambda: self.draw(scores, state["made"]),
+                    lambda: ops.argmax(scores),
+                )
+            allowed = ops.max(scores, axis=1) > BANNED / 2
+            return ops.where(allowed, ids, self.end)
 
-        Args:
-            state: before the step.
-            logits: float (R, V).
-            width: how many extensions of each row are looked at.
-            origin: int (M * width,), the beams that those of a prompt belong to.
+        special = self.chain.active
+        if self.temperature is not None:
+            special = either(special, self.temperature > 0.0)
+        return ops.cond(special, processed, lambda: ops.argmax(logits))
+
+    def draw(self, scores, made):
+        """Drawn tokens: float (R, V) to int (R,)."""
+        scores = scores / ops.maximum(self.temperature, TINY)
+        if self.filter is not None:
+            k, p, share = self.filter
+            scores = ops.cond(
+                (k > 0) | (p < 1.0) | (share > 0.0),
+                lambda: keep_probable(scores, k, p, share),
+                lambda: scores,
+            )
+        return sample(scores, self.seed, self.number, made)
+
+    def candidates(self, scores, state):
+        """The extensions (R, W) of each row that may be among the best of all.
+
+        The M best that do not end and the M best that do; where one token alone ends a
+        sequence, the 2 M best hold them.
         """
+
+        def best_of_each():
+            ends = self.is_end
+            if self.automaton is not None:
+                entries = self.automaton.entries(state["automaton"])
+                ends = ends | self.automaton.stops(entries)
+            count = ops.minimum(self.beams, self.size)
+            runs, running = ops.top_k(ops.where(ends, BANNED, scores), count)
+            stops, stopping = ops.top_k(ops.where(ends, scores, BANNED), count)
+            return (
+                ops.concatenate([runs, stops], axis=1),
+                ops.concatenate([running, stopping], axis=1),
+            )
+
+        return ops.cond(self.many_ends, best_of_each, lambda: self.best_of_all(scores))
+
+    def best_of_all(self, scores):
+        """The 2 M best extensions (R, W) of each row."""
+        return ops.top_k(scores, ops.minimum(2 * self.beams, self.size))
+
+    def beam(self, state, logits):
+        """Beam search's next state."""
         batch, beams, rows = self.batch, self.beams, self.rows
         done, length = state["done"], state["made"] + 1
-        best, ids = ops.top_k(logits, width)
-        best = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
+        best, ids = ops.cond(
+            either(self.chain.active, self.many_ends),
+            lambda: self.candidates(
+                self.processed(ops.log_softmax(logits), state, logits), state
+            ),
+            lambda: self.best_of_all(ops.log_softmax(logits)),
+        )
+        width = ops.dim(best, 1)
         best = ops.reshape(best, (batch, beams, width))
         best = ops.expand_dims(state["scores"], 2) + best
-        best, place = ops.top_k(ops.reshape(best, (batch, beams * width)), 2 * beams)
+        best = ops.reshape(best, (batch, beams * width))
         ids = ops.reshape(ids, (batch, beams * width))
-        ids = ops.take_along_axis(ids, place, axis=1)
-        origin = self.first_row + ops.take(origin, place)
-        ends = ops.equal(ids, self.end)
+        origin = ops.expand_dims(ops.arange(beams * width) // width, 0)
+        origin = self.first_row + origin
+        states = None
+        if self.automaton is not None:
+            states = self.automaton.after(ops.take(state["automaton"], origin), ids)
+        ends = self.ending(ids, states)
 
         def extended(sequences, source, tokens):
             """The rows of `sequences` at `source` (B, M), with `tokens` (B, M)."""
@@ -211,43 +374,50 @@ class _Choice:
             tokens = ops.reshape(tokens, (rows, 1))
             return ops.append(sequences, tokens, state["made"], axis=1)
 
-        # Finished sequences: the old ones against those that end now.
-        counts = ends & self.counts & ~done
-        now = ops.where(counts, best / self.divisor(length), IMPOSSIBLE)
+        # Finished sequences: the old ones against those of the best M that end now.
+        top, place = ops.top_k(best, beams)
+        counts = self._at([ends], place) & ~done & (top > IMPOSSIBLE / 2)
+        now = ops.where(counts, top / self.divisor(length), IMPOSSIBLE)
         ended_scores, chosen = ops.top_k(
             ops.concatenate([state["ended_scores"], now], axis=1), beams
         )
         ended = extended(
             ops.concatenate([state["ended"], state["running"]], axis=0),
-            self._at([self.row, rows + origin], chosen),
-            self._at([self.pads, ids], chosen),
+            self._at([self.row, rows + self._at([origin], place)], chosen),
+            self._at([self.pads, self._at([ids], place)], chosen),
         )
 
         # Running sequences: the best M extensions that do not end.
         scores, chosen = ops.top_k(ops.where(ends, IMPOSSIBLE, best), beams)
+        scores = ops.maximum(scores, IMPOSSIBLE)  # of what is banned, too
         source, tokens = self._at([origin], chosen), self._at([ids], chosen)
+        new = {"source": ops.reshape(source, (rows,))}
+        if self.automaton is not None:
+            new["automaton"] = ops.reshape(self._at([states], chosen), (rows,))
 
         # Scores are negative: the kindest penalty divides by the largest number.
         kindest = ops.maximum(self.longest, self.divisor(length + 1))
-        hope = ops.max(scores, axis=1, keepdims=True) / kindest
+        hope = ops.max(scores, axis=1, keepdims=True)
         worst = ops.slice_axis(ended_scores, -1, None, axis=1)
-        full, beaten = worst > IMPOSSIBLE / 2, hope <= worst
+        full, beaten = worst > IMPOSSIBLE / 2, hope / kindest <= worst
         more = length < self.limit  # at the limit what runs is scored, too
+        over = (full & (beaten | self.early_stopping)) | (hope <= IMPOSSIBLE / 2)
         return {
-            "done": done | (full & (beaten | self.early_stopping) & more),
+            **new,
+            "done": done | (over & more),
             "ended": ended,
             "ended_scores": ended_scores,
             "running": extended(state["running"], source, tokens),
             "scores": scores,
-            "source": ops.reshape(source, (rows,)),
             "tokens": ops.reshape(tokens, (rows,)),
         }
 
     def results(self, state):
         """Sequences int (B, n, L) and scores float (B, n), best first."""
         made = ops.maximum(state["made"], 1)
+        waits = state["done"] | (state["scores"] <= IMPOSSIBLE / 2)
         still = state["scores"] / self.divisor(made)
-        still = ops.where(state["done"], IMPOSSIBLE, still)
+        still = ops.where(waits, IMPOSSIBLE, still)
         scores, chosen = ops.top_k(
             ops.concatenate([state["ended_scores"], still], axis=1), self.beams
         )

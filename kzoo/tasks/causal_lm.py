@@ -5,6 +5,9 @@ import math
 import keras
 
 from kzoo import ops
+from kzoo.exporters.signatures import Argument
+from kzoo.generation import Start
+from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
 
 
@@ -68,12 +71,29 @@ class CausalLM(LanguageModel):
     prompt_input = "token_ids"
     prompt_side = "left"
 
+    @property
+    def prompt_specials(self):
+        """The ids before and behind a prompt's own."""
+        return [self.config.start_token_id], []
+
     def encode_prompts(self, texts):
         """Ids of prompts, after the start token: lists of int."""
         return self._encode(texts, start=True, end=False)
 
+    def text_rows(self, example):
+        """The ids of a prompt, see `export_rows`."""
+        if not isinstance(example, str):
+            raise ValueError(f"{self.name} continues a text. Received: {example!r}.")
+        return [{"token_ids": self.encode_prompts([example])[0]}]
+
+    def _checked_row(self, row):
+        (ids,) = super()._checked_row(row).values()
+        ids = [i for i in ids if i != self.config.pad_token_id]
+        self._check_prompts([ids], 1)  # else none can be generated
+        return {"token_ids": ids or [self.config.start_token_id]}
+
     def start(self, inputs, capacity):
-        """What `generation.search` starts from: every prompt's last token.
+        """Every prompt's last token, and the cache of those before it.
 
         Rows may be padded on either side. They are moved to the right, behind one more
         place of padding, so that the prompt's own length is all that is computed and
@@ -84,7 +104,7 @@ class CausalLM(LanguageModel):
             capacity: int, the most new tokens, where buffers are fixed.
 
         Returns:
-            tokens int (B,), cache, index, and the step function.
+            A `kzoo.generation.Start`.
         """
         ids, mask = inputs["token_ids"], inputs.get("padding_mask")
         if mask is None:
@@ -104,32 +124,64 @@ class CausalLM(LanguageModel):
         )
         # Places of padding before each row's first token; a row's own counting.
         padding = ops.expand_dims(length - ops.maximum(real - 1, 0), 1)
-
-        def decode(ids, cache, index, padding):
-            capacity = ops.dim(cache[0][0], 2)
-            count = ops.dim(ids, 1)
-            keys = capacity + count if ops.buffers_grow() else capacity
-            here = ops.expand_dims(ops.arange(count) + index, 0)
-            return self.decoder(
-                ids,
-                padding_mask=ops.expand_dims(ops.arange(keys), 0) >= padding,
-                positions=ops.maximum(here - padding, 0),
-                cache=cache,
-                index=index,
-            )
-
-        def step(tokens, cache, index):
-            states, layers = decode(
-                ops.expand_dims(tokens, 1), cache["layers"], index, cache["padding"]
-            )
-            logits = self.head(self._last_states(states))
-            return logits, {"layers": layers, "padding": cache["padding"]}
-
         layers = self.decoder.empty_cache(
             batch, None if ops.buffers_grow() else length + capacity
         )
-        _, layers = decode(before, layers, 0, padding)
-        return tokens, {"layers": layers, "padding": padding}, length, step
+        _, layers = self._decode(before, layers, 0, padding)
+        place = ops.expand_dims(ops.arange(length) + 1, 0)
+        prompt = ops.where(place > length - ops.expand_dims(real, 1), ids, -1)
+        cache = {"layers": layers, "padding": padding}
+        return Start(tokens, cache, length, prompt=prompt)
+
+    def step(self, tokens, cache, index, fixed):
+        """Reads one token a row; see `kzoo.generation.search`."""
+        states, layers = self._decode(
+            ops.expand_dims(tokens, 1), cache["layers"], index, cache["padding"]
+        )
+        logits = self.head(self._last_states(states))
+        return logits, {"layers": layers, "padding": cache["padding"]}
+
+    def kept_arguments(self):
+        """What `step` takes besides the cache, as `prefill` gave it."""
+        return [Argument("padding", "int32", ("batch", 1))]
+
+    def prefill(self, inputs):
+        """The logits behind each prompt, the cache, and what stays as it is.
+
+        Args:
+            inputs: see `start`.
+
+        Returns:
+            float (B, V); a list of keys and values, float (B, K, P, H), one a layer;
+            and a dict of the `kept_arguments`.
+        """
+        start = self.start(inputs, None)
+        logits, cache = self.step(start.tokens, start.cache, start.index, start.fixed)
+        return logits, cache["layers"], {"padding": cache["padding"]}
+
+    def resume(self, tokens, layers, kept):
+        """The logits behind one more token int (B,), and the cache; see `prefill`."""
+        index = ops.dim(layers[0][0], 2)
+        logits, cache = self.step(tokens, {"layers": layers, **kept}, index, None)
+        return logits, cache["layers"]
+
+    def genai_function(self):
+        """What `export` writes as `format="genai"`; see `kzoo.tasks.genai`."""
+        return genai_function(self)
+
+    def _decode(self, ids, cache, index, padding):
+        """States of ids behind a cache whose rows begin with so much `padding`."""
+        capacity = ops.dim(cache[0][0], 2)
+        count = ops.dim(ids, 1)
+        keys = capacity + count if ops.buffers_grow() else capacity
+        here = ops.expand_dims(ops.arange(count) + index, 0)
+        return self.decoder(
+            ids,
+            padding_mask=ops.expand_dims(ops.arange(keys), 0) >= padding,
+            positions=ops.maximum(here - padding, 0),
+            cache=cache,
+            index=index,
+        )
 
     def call(self, inputs, training=None):
         """Logits of the next token at every position.

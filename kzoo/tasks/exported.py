@@ -2,12 +2,19 @@
 
 import numpy as np
 
+from kzoo import ops
+from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import Argument, Function
+from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS
 from kzoo.tasks.task import Task
 
 
 class Exports(Task):
-    """The function `forward` of a task; it gives `_signature()` and `output_axes`."""
+    """The function `forward` of a task.
+
+    It gives `_signature()`, `output_axes`, and `text_rows(example)`, which is
+    `export_rows` of a string or a pair.
+    """
 
     # Name of each output to its axes after "batch"; an int is fixed.
     output_axes: dict
@@ -17,6 +24,64 @@ class Exports(Task):
         (name,) = self.output_axes
         return {name: self(inputs, training=False)}
 
+    def from_named_outputs(self, outputs):
+        """What `call` gives, of what an artifact's `forward` does."""
+        (output,) = outputs.values()
+        return output
+
+    def export_rows(self, example):
+        """What `forward` reads of an example, to be verified with it.
+
+        Args:
+            example: a string, or two of a pair; or ids: a list of int, for the first
+                input, or a dict of lists.
+
+        Returns:
+            A list of dicts: name of each input to a list of int. A text that is read in
+            windows has several.
+
+        Raises:
+            ValueError: the task cannot read it.
+        """
+        if texts_of(example):
+            rows = self.text_rows(example)
+        else:
+            first = self.prompt_input if hasattr(self, "prompt_input") else "token_ids"
+            rows = [example if isinstance(example, dict) else {first: example}]
+        return [self._checked_row(row) for row in rows]
+
+    def _checked_row(self, row):
+        names = self._signature()
+        if "segment_ids" in names and "token_ids" in row:
+            row = {"segment_ids": [0] * len(row["token_ids"]), **row}
+        if set(row) != set(names):
+            raise ValueError(
+                f"{self.name} reads ids for {list(names)}. Received: {list(row)}."
+            )
+        for name in names:
+            stack, size = self._table(name)
+            ids = np.asarray(row[name])
+            if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+                raise ValueError(
+                    f"{name} must be a list of integers, one at least. "
+                    f"Received: {row[name]!r}."
+                )
+            if ids.min() < 0 or ids.max() >= size:
+                wrong = ids.min() if ids.min() < 0 else ids.max()
+                raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
+            if name == "segment_ids" and len(ids) != len(row["token_ids"]):
+                raise ValueError(
+                    f"segment_ids must be as many as token_ids, {len(row['token_ids'])}"
+                    f". Received: {len(ids)}."
+                )
+            limit = stack.max_sequence_length
+            if stack.positions == "learned" and len(ids) > limit:
+                raise ValueError(
+                    f"{name} may have {limit} ids, which is how many positions the "
+                    f"model has learned. Received: {len(ids)}."
+                )
+        return {name: np.asarray(row[name]).tolist() for name in names}
+
     def export_functions(self):
         """What an artifact of this task offers."""
         return [
@@ -24,10 +89,26 @@ class Exports(Task):
                 "forward",
                 tuple(self._argument(name) for name in self._signature()),
                 {name: ("batch", *axes) for name, axes in self.output_axes.items()},
-                self.named_outputs,
+                lambda inputs: self.named_outputs(self._known(inputs)),
                 self._forward_cases,
             )
         ]
+
+    def _known(self, inputs):
+        """The inputs, which end a run in an error where an id is none of the model's.
+
+        A runtime that read it from the end of the table would give no error.
+        """
+        return {
+            name: in_table(ids, name, 0, self._table(name)[1])
+            for name, ids in inputs.items()
+        }
+
+    def _table(self, name):
+        """The config of the stack that reads an input, and how many ids it knows."""
+        stack = (self.encoder if name.startswith("encoder") else self.stack).config
+        segments = name == "segment_ids"
+        return stack, stack.num_segments if segments else stack.vocabulary_size
 
     def _argument(self, name):
         return Argument(name, "int32", ("batch", self._axis(name)))
@@ -37,16 +118,13 @@ class Exports(Task):
 
     def _random_ids(self, generator, name, shape, padding=False):
         """Ids of no special meaning; with `padding` rows get shorter and shorter."""
-        stack = self.encoder if name.startswith("encoder") else self.stack
-        stack = stack.config
+        stack, size = self._table(name)
         length = min(shape[1], stack.max_sequence_length // 2 or 1)
         if name == "segment_ids":
-            return generator.integers(
-                0, stack.num_segments, (shape[0], length), "int32"
-            )
-        ids = generator.integers(0, stack.vocabulary_size, (shape[0], length))
+            return generator.integers(0, size, (shape[0], length), "int32")
+        ids = generator.integers(0, size, (shape[0], length))
         special = (self.config.pad_token_id, self.config.end_token_id)
-        allowed = [i for i in range(stack.vocabulary_size) if i not in special]
+        allowed = [i for i in range(size) if i not in special]
         ids = np.where(np.isin(ids, special), allowed[0] if allowed else 0, ids)
         if padding:
             for row in range(1, shape[0]):
@@ -78,12 +156,16 @@ class ExportsGeneration(Exports):
 
     def export_functions(self):
         """What an artifact of this task offers: `forward` and `generate`."""
+        prompt, *options = self._argument(self.prompt_input), *self.search_arguments()
+        needed = {a.name: a.default for a in options if a.name in REQUIRED}
+        processors = self._search_options({}).processors
 
         def generate(inputs):
-            limit = inputs["max_new_tokens"]
+            options = self._checked({**needed, **inputs}) | {"processors": processors}
+            limit = options["max_new_tokens"]
             sequences, scores = self.search(
-                {self.prompt_input: inputs[self.prompt_input]},
-                inputs,
+                {self.prompt_input: options.pop(self.prompt_input)},
+                options,
                 capacity=limit if isinstance(limit, int) else None,
             )
             return {"sequences": sequences, "scores": scores}
@@ -92,16 +174,7 @@ class ExportsGeneration(Exports):
             *super().export_functions(),
             Function(
                 "generate",
-                (
-                    self._argument(self.prompt_input),
-                    Argument("max_new_tokens", "int32", default=self._room(128)),
-                    Argument("beams", "int32", default=1),
-                    Argument("num_return_sequences", "int32", default=1),
-                    Argument("length_penalty", "float32", default=1.0),
-                    Argument("early_stopping", "bool", default=True),
-                    Argument("temperature", "float32", default=0.0),
-                    Argument("seed", "int32", default=0),
-                ),
+                (prompt, *options),
                 {
                     "sequences": ("batch", "hypotheses", "new_tokens"),
                     "scores": ("batch", "hypotheses"),
@@ -113,34 +186,115 @@ class ExportsGeneration(Exports):
             ),
         ]
 
+    def _checked(self, inputs):
+        """The inputs of a search, which end it in an error where they are no such.
+
+        It is looked at once, before the loop.
+        """
+        inputs, prompt = _in_ranges(inputs), self.prompt_input
+        size = self.config.decoder.vocabulary_size
+        for name, (lowest, end) in {
+            prompt: (0, self._table(prompt)[1]),
+            "banned_token_ids": (0, size),
+            "stop_token_ids": (0, size),
+            "forced_token_ids": (-1, size),
+        }.items():
+            if name in inputs:
+                inputs[name] = in_table(inputs[name], name, lowest, end)
+        if "automaton" in inputs:
+            table, message = inputs["automaton"], "automaton must be in [-1, states]"
+            wrong = (table < -1) | (table > ops.dim(table, 0))
+            none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
+            inputs[prompt] = ops.required(inputs[prompt], none, message)
+        message = f"{prompt} must have a place for one id at least"
+        some = ops.dim(inputs[prompt], 1) > 0
+        inputs[prompt] = ops.required(inputs[prompt], some, message)
+        return inputs
+
     def _axis(self, name):
         return "sequence" if name == self.prompt_input else "decoder_sequence"
 
-    def _room(self, count):
-        """`count` new tokens, or as many as learned positions leave beside a prompt."""
-        decoder = self.config.decoder
-        if decoder.positions != "learned":
-            return count
-        limit = decoder.max_sequence_length
-        return min(count, limit if self.config.encoder else max(1, limit // 2))
+    def search_arguments(self):
+        """The options of a search as inputs, off where they may be left out."""
+        size = self.config.decoder.vocabulary_size
+        arguments = []
+        for name, (dtype, axes, default) in SEARCH_INPUTS.items():
+            axes = tuple(size if axis == "vocabulary" else axis for axis in axes)
+            if name == "max_new_tokens":
+                default = self.room(default)
+            if axes:
+                sizes = [axis if isinstance(axis, int) else 1 for axis in axes]
+                sizes[max(i for i, axis in enumerate(axes) if axis != size)] = 0
+                default = np.zeros(sizes, dtype)
+            arguments.append(Argument(name, dtype, axes, default))
+        return arguments
 
     def _generate_cases(self, generator):
-        cases = {}
-        for text, shape, limit, beams, count, penalty, early, heat in (
-            ("greedy, batch 3, padded", (3, 12), 3, 1, 1, 1.0, True, 0.0),
-            ("3 beams, 2 best, padded", (2, 9), 3, 3, 2, 0.6, True, 0.0),
-            ("2 beams, exact stop, batch 1", (1, 7), 2, 2, 1, 1.0, False, 0.0),
-            ("sampling, batch 2", (2, 4), 2, 1, 1, 1.0, True, 0.8),
-        ):
+        def case(shape, limit, **options):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
-            cases[text] = {
-                self.prompt_input: ids,
-                "max_new_tokens": self._room(limit),
-                "beams": beams,
-                "num_return_sequences": count,
-                "length_penalty": penalty,
-                "early_stopping": early,
-                "temperature": heat,
-                "seed": 7,
-            }
-        return cases
+            limit = self.room(limit)
+            return {self.prompt_input: ids, "max_new_tokens": limit, **options}
+
+        size = self.config.decoder.vocabulary_size
+        automaton = generator.integers(-1, 2, (2, size), "int32")
+        some = generator.permutation(size)[: size // 4 + 1].astype("int32")
+        return {
+            "greedy, batch 3, padded": case((3, 12), 3),
+            "3 beams, 2 best, padded": case(
+                (2, 9), 3, beams=3, num_return_sequences=2, length_penalty=0.6
+            ),
+            "2 beams, processed, batch 1": case(
+                (1, 7),
+                3,
+                beams=2,
+                early_stopping=False,
+                repetition_penalty=1.3,
+                no_repeat_ngram_size=1,
+                min_new_tokens=1,
+                banned_token_ids=some[:-1],
+                stop_token_ids=some[-1:],
+                automaton=automaton,
+            ),
+            # Scores of forced tokens tell most of the model's numbers.
+            "sampling, forced, batch 3": case(
+                (3, 4),
+                3,
+                temperature=0.8,
+                top_k=size // 2 + 1,
+                top_p=0.9,
+                min_p=0.01,
+                seed=7,
+                forced_token_ids=self._random_ids(generator, "forced", (3, 2)),
+            ),
+        }
+
+
+def in_table(ids, name, lowest, end):
+    """The ids, which end a run in an error where one is out of [lowest, end)."""
+    wrong = ops.sum(ops.cast((ids < lowest) | (ids >= end), "int32"))
+    message = f"{name} must be in [{lowest}, {end})"
+    return ops.required(ids, ops.equal(wrong, 0), message)
+
+
+def _in_ranges(inputs):
+    """The inputs, which end a run in an error where an option is out of range.
+
+    A runtime that computed with it would give a wrong result, and no error.
+    """
+    inputs = dict(inputs)
+    for name, (lowest, highest) in RANGES.items():
+        if name not in inputs:
+            continue
+        value = inputs[name]
+        message = f"{name} must be at least {lowest}"
+        inputs[name] = value = ops.required(value, value >= lowest, message)
+        if highest is None and SEARCH_INPUTS[name][0] == "float32":
+            highest = 3e38  # not infinity
+        if highest is not None:
+            message = f"{name} must be at most {highest}"
+            inputs[name] = ops.required(value, value <= highest, message)
+    if "temperature" in inputs:
+        one, value = inputs["beams"] < 2, inputs["temperature"]
+        message = "temperature must be 0 with several beams"
+        inputs["temperature"] = ops.required(value, one | (value <= 0.0), message)
+    return inputs

@@ -1,13 +1,22 @@
 """`generate`: prompts in any form, batches of like lengths, one compiled search."""
 
-import math
+import dataclasses
 import numbers
 
 import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.generation import IMPOSSIBLE, search, shape_bucket
+from kzoo.generation import (
+    IMPOSSIBLE,
+    SEARCH_INPUTS,
+    Search,
+    SearchOptions,
+    Start,
+    search,
+    shape_bucket,
+)
+from kzoo.generation.streaming import TextStream, before_end, before_stop
 from kzoo.tasks.task import Task
 from kzoo.tasks.text_data import is_text
 
@@ -15,12 +24,15 @@ from kzoo.tasks.text_data import is_text
 class Generates(Task):
     """Search over a task's next-token logits; a subclass says where it starts.
 
-    It gives `start(inputs, capacity)`, `encode_prompts(texts)`, `prompt_input` and
-    `prompt_side`.
+    It gives `start(inputs, capacity)`, `step(tokens, cache, index, fixed)`,
+    `encode_prompts(texts)`, `prompt_input` and `prompt_side`.
     """
 
     prompt_input: str
     prompt_side: str
+    # Functions of scores and a context, see `kzoo.generation.processors`, that every
+    # search of this task goes through, those of its files, too. Not saved with it.
+    processors: tuple = ()
 
     def search(self, inputs, options, capacity=None):
         """Generates from a batch of tensors (or ONNX values).
@@ -33,57 +45,56 @@ class Generates(Task):
         Returns:
             int (B, n, L) and float32 (B, n).
         """
-        tokens, cache, index, step = self.start(inputs, capacity)
-        return search(
-            step,
-            tokens,
-            cache,
-            index,
-            options,
+        start = self.start(inputs, capacity)
+        return search(self.step, start, options, capacity=capacity, **self._ids)
+
+    @property
+    def _ids(self):
+        return dict(
             end_token_id=self.config.end_token_id,
             pad_token_id=self.config.pad_token_id,
-            capacity=capacity,
+            vocabulary_size=self.config.decoder.vocabulary_size,
         )
 
     def generate(
         self,
         inputs,
         *,
-        max_new_tokens=128,
-        beams=1,
-        length_penalty=1.0,
-        early_stopping=True,
-        num_return_sequences=1,
-        temperature=0.0,
-        seed=0,
         return_scores=False,
         batch_size=32,
         progress=None,
+        stream=False,
+        **options,
     ):
         """Continues prompts, or translates sources.
 
         Args:
             inputs: a string or a list of them; or ids: a list of lists of int of any
                 lengths, int (B, T), or a dict of int (B, T) and a padding mask.
-            max_new_tokens: always bounds the result; the end token counts.
-            beams: 1 is greedy search.
-            length_penalty: a number p; a sequence's score is log P / length ** p.
-            early_stopping: see `kzoo.generation.search`.
-            num_return_sequences: how many a prompt, best first; at most `beams`.
-            temperature: above 0, with one beam, each token is drawn from
-                softmax(logits / temperature); at 0 it is the most probable one.
-            seed: of the draws, an int32. They follow from it and a prompt's place among
-                the prompts, whatever its batch, and are those of exported files.
             return_scores: whether scores are returned, too.
             batch_size: how many rows are computed at a time, longest first.
             progress: a function called with the number of rows done.
+            stream: gives what comes as it comes, see below; with one beam, all prompts
+                in one batch.
+            **options: how it searches, see `kzoo.SearchOptions`: `max_new_tokens`,
+                `beams`, `num_return_sequences`, `length_penalty`, `early_stopping`,
+                `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `repetition_penalty`,
+                `no_repeat_ngram_size`, `min_new_tokens`, `banned_tokens`,
+                `forced_prefix`, `forced_tokens`, `stop_tokens`, `stop`, `constraint`,
+                `processors`.
 
         Returns:
             For strings a list of strings, for ids a list of lists of int (new tokens
-            without end and padding); a list of n of them a prompt with
-            `num_return_sequences=n > 1`, fewer where no more exist; one string for one
-            string. With `return_scores` a pair with the scores, float (B,) or (B, n),
-            -inf for what does not exist.
+            without end and padding, but with those of a stop string); a list of n of
+            them a prompt with `num_return_sequences=n > 1`, fewer where no more exist;
+            one string for one string. With `return_scores` a pair with the scores,
+            float (B,) or (B, n), -inf for what does not exist: with one beam the
+            model's log p of the tokens, with more what the search ranked by, penalties
+            in it; over length ** length_penalty.
+
+            With `stream` an iterator: of pieces of text for one string, which joined
+            are the result; for several prompts of a list a step, with a piece of text
+            or a list of ids for each, empty where nothing came.
 
         Raises:
             ValueError: no prompts, an option out of range, ids out of range, or
@@ -91,82 +102,229 @@ class Generates(Task):
         """
         single = isinstance(inputs, str)
         texts = single or is_text(inputs)
-        _check_options(
-            max_new_tokens,
-            beams,
-            num_return_sequences,
-            batch_size,
-            length_penalty,
-            early_stopping,
-            temperature,
-            seed,
-        )
+        options = self._search_options(options)
+        if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
+            raise ValueError(
+                f"batch_size must be an integer of at least 1. Received: {batch_size}."
+            )
         prompts = (
             self.encode_prompts([inputs] if single else inputs)
             if texts
             else self._prompts(inputs)
         )
-        self._check_prompts(prompts, max_new_tokens)
-        run = self._generate_function(
-            shape_bucket(max_new_tokens),
-            beams,
-            num_return_sequences,
-            early_stopping,
-            temperature > 0,
-        )
+        options = self._limited(options, prompts)
+        arrays = options.arrays(self.tokenizer, self.config, len(prompts))
+        if stream:
+            if options.beams > 1 or return_scores:
+                raise ValueError(
+                    "stream gives tokens as they are chosen, without scores: set "
+                    f"beams=1, return_scores=False. Received: beams={options.beams}, "
+                    f"return_scores={return_scores}."
+                )
+            pieces = self._stream(prompts, options, arrays, texts)
+            return (piece for (piece,) in pieces) if single else pieces
+        run, ends = self._compiled_search(options, arrays), self._end_ids(arrays)
         results, scores = [None] * len(prompts), [None] * len(prompts)
         by_length = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         for first in range(0, len(prompts), batch_size):
             rows = by_length[first : first + batch_size]
-            ids, mask = self._prompt_batch([prompts[i] for i in rows])
-            numbers = rows + [0] * (len(ids) - len(rows))
-            sequences, values = run(
-                ids, mask, numbers, max_new_tokens, length_penalty, temperature, seed
-            )
+            batch = self._search_batch([prompts[i] for i in rows], rows, arrays)
+            sequences, values = run(*batch)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
                 real = value > IMPOSSIBLE / 2
-                results[row] = [self._trimmed(ids) for ids in sequence[real].tolist()]
+                if not real.any():
+                    self._check_weights()
+                results[row] = [
+                    self._trimmed(ids, ends) for ids in sequence[real].tolist()
+                ]
                 scores[row] = np.where(real, value, -np.inf)
             if progress:
                 progress(len(rows))
         if texts:
             flat = iter(self.tokenizer.decode([ids for row in results for ids in row]))
-            results = [[next(flat) for _ in row] for row in results]
-        if num_return_sequences == 1:
-            results = [row[0] for row in results]
+            results = [
+                [before_stop(next(flat), options.stop) for _ in row] for row in results
+            ]
+        if options.num_return_sequences == 1:
+            nothing = "" if texts else []
+            results = [row[0] if row else nothing for row in results]
             scores = [value[0] for value in scores]
         results = results[0] if single else results
         return (results, np.array(scores)) if return_scores else results
 
-    def _generate_function(self, capacity, beams, count, early_stopping, draws):
+    def search_inputs(self, format="tf_saved_model", **options):
+        """The inputs of an exported `generate` for these options, but the prompts.
+
+        Args:
+            format: of the file: `"onnx"` has int64 where others have int32.
+            **options: of `generate`.
+
+        Returns:
+            dict of numpy arrays: all inputs, of which ONNX lets those be left out that
+            are off.
+        """
+        options = self._search_options(options)
+        if options.max_new_tokens is None:
+            options = dataclasses.replace(options, max_new_tokens=self.room(128))
+        if options.processors != self._search_options({}).processors:
+            raise ValueError(
+                "A file holds those processors that the task had when it was exported: "
+                "set task.processors and export it. Received: processors="
+                f"{options.processors!r}."
+            )
+        forced = options.forced_prefix
+        rows = len(forced) if isinstance(forced, (list, tuple)) else 1
+        given = options.arrays(self.tokenizer, self.config, rows)
+        given |= dict(options.static())
+        integer = "int64" if format == "onnx" else "int32"
+        dtypes = {"int32": integer, "float32": "float32", "bool": "bool"}
+        return {
+            a.name: np.asarray(given.get(a.name, a.default), dtypes[a.dtype])
+            for a in self.search_arguments()
+        }
+
+    def room(self, count, prompt=None):
+        """`count` new tokens, or as many as learned positions leave beside a prompt.
+
+        Args:
+            count: int.
+            prompt: its length in tokens; half the positions by default.
+        """
+        decoder = self.config.decoder
+        if decoder.positions != "learned":
+            return count
+        limit = decoder.max_sequence_length
+        if not self.config.encoder:
+            limit = limit // 2 if prompt is None else limit - prompt
+        return min(count, max(1, limit))
+
+    def _search_options(self, options):
+        names = {field.name for field in dataclasses.fields(SearchOptions)}
+        unknown = sorted(set(options) - names)
+        if unknown:
+            raise TypeError(
+                f"generate has no option {unknown[0]!r}. Its options are "
+                f"{sorted(names)}."
+            )
+        options = SearchOptions(**options)
+        own = SearchOptions(processors=self.processors).processors
+        return dataclasses.replace(options, processors=(*own, *options.processors))
+
+    def _limited(self, options, prompts):
+        """The options with a number of new tokens; the prompts are checked with it."""
+        if not prompts:
+            raise ValueError(f"{self.name}.generate needs at least one prompt.")
+        limit = options.max_new_tokens
+        if limit is None:
+            limit = self.room(128, max(map(len, prompts)))
+        self._check_prompts(prompts, limit)
+        return dataclasses.replace(options, max_new_tokens=limit)
+
+    def _search_batch(self, prompts, rows, arrays):
+        """The arguments of a compiled search for some of the prompts."""
+        ids, mask = self._prompt_batch(prompts)
+        numbers = [*rows, *[0] * (len(ids) - len(rows))]
+        forced = arrays.get("forced_token_ids")
+        if forced is not None and len(forced) > 1:
+            arrays = {**arrays, "forced_token_ids": forced[numbers]}
+        return ids, mask, numbers, *arrays.values()
+
+    def _searched(self, options, arrays):
+        """What a search is compiled for, and a function that reads its arguments."""
+        static, names = dict(options.static()), tuple(arrays)
+        processors = tuple(options.processors)
+        used = tuple(map(id, processors))  # they live as long as what is compiled
+        capacity = shape_bucket(options.max_new_tokens)
         capacity = capacity if keras.backend.backend() == "jax" else None
 
-        def function(ids, mask, row, max_new_tokens, length_penalty, temperature, seed):
-            inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            options = dict(
-                max_new_tokens=max_new_tokens,
-                beams=beams,
-                num_return_sequences=count,
-                length_penalty=length_penalty,
-                early_stopping=early_stopping,
-            )
-            if draws:
-                options |= dict(temperature=temperature, seed=seed, row=row)
-            return self.search(inputs, options, capacity)
+        def read(row, *values):
+            given = dict(zip(names, values, strict=True)) | {"row": row}
+            own = {"processors": processors} if processors else {}
+            return {**static, **given, **own}
 
-        return self.compiled_function(
-            ("generate", capacity, beams, count, early_stopping, draws),
-            function,
-            [
-                ((None, None), "int32"),
-                ((None, None), "bool"),
-                ((None,), "int32"),
-                ((), "int32"),
-                ((), "float32"),
-                ((), "float32"),
-                ((), "int32"),
-            ],
-        )
+        return (capacity, options.static(), names, used), capacity, read
+
+    def _compiled_search(self, options, arrays):
+        key, capacity, read = self._searched(options, arrays)
+
+        def function(ids, mask, *values):
+            inputs = {self.prompt_input: ids, self.prompt_mask: mask}
+            return self.search(inputs, read(*values), capacity)
+
+        signature = [
+            ((None, None), "int32"),
+            ((None, None), "bool"),
+            ((None,), "int32"),
+        ]
+        for name in arrays:
+            dtype, axes, _ = SEARCH_INPUTS[name]
+            signature.append(((None,) * len(axes), dtype))
+        return self.compiled_function(("generate", *key), function, signature)
+
+    def _stream(self, prompts, options, arrays, texts):
+        """Yields a piece for each prompt, a step at a time."""
+        key, capacity, read = self._searched(options, arrays)
+
+        def begin(ids, mask, *values):
+            inputs = {self.prompt_input: ids, self.prompt_mask: mask}
+            start = self.start(inputs, capacity)
+            run = Search(self.step, start, read(*values), **self._ids)
+            kept = {"fixed": start.fixed, "index": ops.as_scalar(start.index)}
+            if start.prompt is not None:
+                kept["prompt"] = start.prompt
+            return kept, run.first(start, capacity)
+
+        def advance(kept, state, *values):
+            start = Start(state["tokens"], None, **kept)
+            return Search(self.step, start, read(*values), **self._ids).advance(state)
+
+        batch = self._search_batch(prompts, range(len(prompts)), arrays)
+        kinds = ["int32", "bool", "int32", *(SEARCH_INPUTS[n][0] for n in arrays)]
+        batch = [
+            keras.ops.convert_to_tensor(array, dtype)
+            for array, dtype in zip(batch, kinds, strict=True)
+        ]
+        begin = self.compiled_function(("begin", *key), begin, None).tensors
+        advance = self.compiled_function(("advance", *key), advance, None).tensors
+        ends = self._end_ids(arrays)
+        streams = [TextStream(self._decoded, options.stop) for _ in prompts]
+        kept, state = begin(*batch)
+        done = np.zeros(len(prompts), bool)
+        for made in range(1, options.max_new_tokens + 1):
+            state = advance(kept, state, *batch[2:])
+            tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts)]
+            if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
+                self._check_weights()
+            now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
+            new = [
+                self._trimmed([] if over else [int(token)], ends)
+                for over, token in zip(done, tokens, strict=True)
+            ]
+            last = now | (made == options.max_new_tokens)
+            if texts:
+                new = [
+                    "" if over else stream.push(ids, ends)
+                    for over, stream, ids, ends in zip(
+                        done, streams, new, last, strict=True
+                    )
+                ]
+            done = now
+            if any(new):
+                yield new
+            if done.all():
+                return
+
+    def _check_weights(self):
+        """Raises `ValueError` where a sequence does not exist since a weight is NaN."""
+        for name, variable in self.named_variables().items():
+            if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+                raise ValueError(
+                    f"The weight {name} holds NaN or infinity, so that nothing can be "
+                    "generated. Load weights from before training diverged."
+                )
+
+    def _decoded(self, ids):
+        return self.tokenizer.decode([ids])[0]
 
     @property
     def prompt_mask(self):
@@ -191,6 +349,11 @@ class Generates(Task):
         if mask is None:
             return [row[row != pad].tolist() for row in rows]  # as `call` masks them
         mask = np.asarray(mask, bool)
+        if [row.shape for row in mask] != [row.shape for row in rows]:
+            raise ValueError(
+                f"{self.prompt_mask} must have the shape of {self.prompt_input}. "
+                f"Received: {mask.shape} for {[len(row) for row in rows]} ids."
+            )
         return [row[m].tolist() for row, m in zip(rows, mask, strict=True)]
 
     def _check_keys(self, inputs, required, optional):
@@ -201,8 +364,6 @@ class Generates(Task):
             )
 
     def _check_prompts(self, prompts, max_new_tokens):
-        if not prompts:
-            raise ValueError(f"{self.name}.generate needs at least one prompt.")
         stack = self.config.encoder or self.config.decoder
         highest = max((max(ids, default=0) for ids in prompts), default=0)
         lowest = min((min(ids, default=0) for ids in prompts), default=0)
@@ -240,62 +401,13 @@ class Generates(Task):
         ones = [[1] * len(row) for row in rows]
         return ids, padded_batch(ones, length, side=side).astype(bool)
 
-    def _trimmed(self, ids):
-        """The ids before the end token, without padding."""
-        config = self.config
-        if config.end_token_id in ids:
-            ids = ids[: ids.index(config.end_token_id)]
-        return [i for i in ids if i != config.pad_token_id]
+    def _end_ids(self, arrays):
+        return {self.config.end_token_id, *arrays.get("stop_token_ids", ())}
+
+    def _trimmed(self, ids, ends):
+        """The ids before what ends them, without padding."""
+        return [i for i in before_end(ids, ends) if i != self.config.pad_token_id]
 
     def _last_states(self, states):
         """float (R, 1, D) to (R, D)."""
         return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
-
-
-def _check_options(
-    max_new_tokens,
-    beams,
-    num_return_sequences,
-    batch_size,
-    length_penalty,
-    early_stopping,
-    temperature,
-    seed,
-):
-    for name, value in dict(
-        max_new_tokens=max_new_tokens,
-        beams=beams,
-        num_return_sequences=num_return_sequences,
-        batch_size=batch_size,
-    ).items():
-        integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        if not integer or value < 1:
-            raise ValueError(
-                f"{name} must be an integer of at least 1. Received: {value!r}."
-            )
-    if num_return_sequences > beams:
-        raise ValueError(
-            "num_return_sequences must be at most beams. Received: "
-            f"num_return_sequences={num_return_sequences}, beams={beams}."
-        )
-    for name, value, lowest in (
-        ("length_penalty", length_penalty, -math.inf),
-        ("temperature", temperature, 0.0),
-    ):
-        number = isinstance(value, numbers.Real) and math.isfinite(value)
-        if not number or value < lowest:
-            raise ValueError(
-                f"{name} must be a finite number"
-                f"{'' if lowest else ' and not negative'}. Received: {value!r}."
-            )
-    if temperature and beams > 1:
-        raise ValueError(
-            "Tokens are drawn with one beam: set temperature=0 or beams=1. Received: "
-            f"temperature={temperature}, beams={beams}."
-        )
-    if not isinstance(seed, numbers.Integral) or not -(2**31) <= seed < 2**31:
-        raise ValueError(f"seed must be an int32. Received: {seed!r}.")
-    if early_stopping not in (True, False):
-        raise ValueError(
-            f"early_stopping must be True or False. Received: {early_stopping!r}."
-        )

@@ -6,14 +6,14 @@ import numpy as np
 from kzoo import ops
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
-from kzoo.tasks.exported import ExportsGeneration
 from kzoo.tasks.generates import Generates
+from kzoo.tasks.stepwise import ExportsSteps
 from kzoo.tasks.text_data import LearnsText, is_text
 from kzoo.training import Adam, Perplexity, TokenAccuracy, WarmupInverseSquareRoot
 from kzoo.training.losses import token_cross_entropy
 
 
-class LanguageModel(LearnsText, Generates, ExportsGeneration):
+class LanguageModel(LearnsText, Generates, ExportsSteps):
     """Stacks, a head over the decoder's states, and next-token targets.
 
     Args:

@@ -3,7 +3,10 @@
 import keras
 
 from kzoo import ops
+from kzoo.exporters.signatures import Argument
+from kzoo.generation import Start
 from kzoo.tasks.language_model import LanguageModel
+from kzoo.tasks.stepwise import by_layer, cache_names, flat
 from kzoo.training.scores import translation_scores
 
 
@@ -79,36 +82,101 @@ class Seq2SeqLM(LanguageModel):
     prompt_input = "encoder_token_ids"
     prompt_side = "right"
 
+    @property
+    def prompt_specials(self):
+        """The ids before and behind a prompt's own."""
+        return [], [self.config.end_token_id]
+
     def encode_prompts(self, texts):
         """Ids of source strings, with the end token: lists of int."""
         return self._encode(texts)
 
+    def text_rows(self, example):
+        """The ids of a source, and of its target if there is one; see `export_rows`."""
+        if isinstance(example, str):
+            return [{"encoder_token_ids": self.encode_prompts([example])[0]}]
+        if len(example) != 2:
+            raise ValueError(
+                f"{self.name} reads a source, or a source and a target. "
+                f"Received: {example!r}."
+            )
+        features = self.encode_examples([tuple(example)])
+        # `forward` reads what is before the last id, the end.
+        features["decoder_token_ids"] = [features["decoder_token_ids"][0][:-1]]
+        return [{name: rows[0] for name, rows in features.items()}]
+
+    def _checked_row(self, row):
+        """Without a target the decoder reads the source: any ids compare the two."""
+        if "decoder_token_ids" not in row and "encoder_token_ids" in row:
+            config = self.config.decoder
+            ids = [i for i in row["encoder_token_ids"] if i < config.vocabulary_size]
+            ids = [self.config.start_token_id, *ids][: config.max_sequence_length]
+            row = {**row, "decoder_token_ids": ids}
+        return super()._checked_row(row)
+
     def start(self, inputs, capacity):
-        """What `generation.search` starts from: the start token, nothing cached.
+        """The start token, nothing cached, and what the encoder made of the source.
 
         Args:
             inputs: dict of `encoder_token_ids` int (B, S) and `encoder_padding_mask`.
             capacity: int, the most new tokens, where buffers are fixed.
 
         Returns:
-            tokens int (B,), cache, index, and the step function.
+            A `kzoo.generation.Start`.
         """
         memory, mask = self.encode(inputs)
-        projected = self.decoder.project_memory(memory)
         batch = ops.dim(memory, 0)
+        return Start(
+            ops.full((batch,), self.config.start_token_id, "int32"),
+            self.decoder.empty_cache(batch, capacity),
+            0,
+            {"projected": self.decoder.project_memory(memory), "mask": mask},
+        )
 
-        def step(tokens, cache, index):
-            states, cache = self.decoder(
-                ops.expand_dims(tokens, 1),
-                cache=cache,
-                index=index,
-                projected=projected,
-                memory_padding_mask=mask,
-            )
-            return self.head(self._last_states(states)), cache
+    def step(self, tokens, cache, index, fixed):
+        """Reads one token a row; see `kzoo.generation.search`."""
+        states, cache = self.decoder(
+            ops.expand_dims(tokens, 1),
+            cache=cache,
+            index=index,
+            projected=fixed["projected"],
+            memory_padding_mask=fixed["mask"],
+        )
+        return self.head(self._last_states(states)), cache
 
-        tokens = ops.full((batch,), self.config.start_token_id, "int32")
-        return tokens, self.decoder.empty_cache(batch, capacity), 0, step
+    def kept_arguments(self):
+        """What `step` takes besides the cache, as `prefill` gave it."""
+        memory = cache_names("memory_{}_{}", self.config.decoder, "sequence")
+        return [
+            Argument("memory_padding_mask", "bool", ("batch", "sequence")),
+            *(Argument(name, "float32", axes) for name, axes in memory.items()),
+        ]
+
+    def prefill(self, inputs):
+        """The logits behind the start token, the cache, and what stays as it is.
+
+        Args:
+            inputs: see `start`.
+
+        Returns:
+            float (B, V); a list of keys and values, float (B, K, 1, H), one a layer;
+            and a dict of the `kept_arguments`.
+        """
+        start = self.start(inputs, None)
+        logits, layers = self.step(start.tokens, start.cache, start.index, start.fixed)
+        mask, *names = [argument.name for argument in self.kept_arguments()]
+        heads = self.config.decoder.num_key_value_heads
+        memory = [
+            x if len(x.shape) == 4 else ops.split_heads(x, heads)
+            for x in flat(start.fixed["projected"])
+        ]
+        return logits, layers, {mask: start.fixed["mask"], **dict(zip(names, memory))}
+
+    def resume(self, tokens, layers, kept):
+        """The logits behind one more token int (B,), and the cache; see `prefill`."""
+        mask, *memory = [kept[argument.name] for argument in self.kept_arguments()]
+        fixed = {"projected": by_layer(memory), "mask": mask}
+        return self.step(tokens, layers, ops.dim(layers[0][0], 2), fixed)
 
     def score(self, x, y, **options):
         """BLEU and chrF of what is generated, by sacrebleu (detokenised, cased).

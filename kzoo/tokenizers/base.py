@@ -2,6 +2,7 @@
 
 import abc
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -250,6 +251,33 @@ class Tokenizer(abc.ABC):
             ValueError: an id outside the vocabulary.
         """
         return [self._piece(token_id) for token_id in self._check_ids(ids)]
+
+    def token_bytes(self) -> tuple[list, list]:
+        """The UTF-8 bytes that each token writes: first in a text, and after others.
+
+        Returns:
+            Two lists of `bytes`, an entry an id; `None` for special tokens, which write
+            no text.
+        """
+        ids = range(self.vocabulary_size)
+        silent = self.special_ids
+        first = self._decode([[i] for i in ids])
+        # A piece's space is left out at the start of a text alone.
+        anchor = next((i for i in ids if i not in silent and first[i].strip()), None)
+        after = first
+        if anchor is not None:
+            after = self._decode([[anchor, i] for i in ids])
+            after = [text[len(first[anchor]) :] for text in after]
+        return tuple(
+            [None if i in silent else self._bytes(i, texts[i]) for i in ids]
+            for texts in (first, after)
+        )
+
+    def _bytes(self, token_id, text):
+        """The bytes of one token, given the text that the library makes of it."""
+        piece = self._piece(token_id)
+        byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+        return bytes.fromhex(byte[1]) if byte and text != piece else text.encode()
 
     def get_config(self) -> dict:
         """A JSON-serialisable dict from which `from_config` builds an equal one."""

@@ -20,6 +20,9 @@ Algorithm = Literal["bpe", "wordpiece", "character"]
 
 _CONTINUES = "##"
 
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
+
 
 class FastTokenizer(Tokenizer):
     """A `tokenizer.json` of the `tokenizers` library.
@@ -39,6 +42,11 @@ class FastTokenizer(Tokenizer):
         TypeError: `model` is not `str`.
         ValueError: `model` is not a `tokenizer.json`, or an id is outside it.
     """
+
+    # The byte of each character of a byte-level piece: printable ones are themselves,
+    # the others count from 256 on (Radford et al., 2019, section 2.2, and its code).
+    byte_of = {chr(value): value for value in _PRINTABLE}
+    byte_of |= {chr(256 + place): value for place, value in enumerate(_OTHERS)}
 
     kind = "fast"
     file_name = "tokenizer.json"
@@ -156,6 +164,14 @@ class FastTokenizer(Tokenizer):
             text = self._tokenizer.decoder.decode([piece])
             return piece if "\N{REPLACEMENT CHARACTER}" in text else text
         return piece
+
+    def _bytes(self, token_id, text):
+        if self._byte_level:
+            piece = self._tokenizer.id_to_token(token_id) or ""
+            if set(piece) <= set(self.byte_of):
+                return bytes(self.byte_of[character] for character in piece)
+            return piece.encode()  # an added token, as it is
+        return super()._bytes(token_id, text)
 
     def _is_special(self, token_id):
         return token_id in self._special

@@ -182,8 +182,12 @@ def test_strings_in_strings_out():
         (["text"], {}, "no tokenizer"),
         ({"ids": [[1]]}, {}, "reads .'token_ids'.*the keys .'ids'"),
         ({"token_ids": [[1]], "mask": [[1]]}, {}, "the keys .'mask', 'token_ids'"),
-        ([[5]], {"length_penalty": float("nan")}, "length_penalty must be a finite"),
-        ([[5]], {"length_penalty": "1"}, "length_penalty must be a finite"),
+        (
+            [[5]],
+            {"length_penalty": float("nan")},
+            "length_penalty must be a finite number",
+        ),
+        ([[5]], {"length_penalty": "1"}, "length_penalty must be a finite number"),
         ([[5]], {"early_stopping": "never"}, "early_stopping must be True or False"),
     ],
 )

@@ -1,0 +1,274 @@
+"""Constrained decoding: a regular expression, stop strings, as a table over tokens."""
+
+import itertools
+
+import numpy as np
+
+# The largest table, in entries: 1 GiB of int32.
+_LARGEST = 2**28
+_DEAD = -1
+
+
+class TokenAutomaton:
+    """Which tokens may follow, as a table: it is a search's input in every file.
+
+    A search starts in state 0. The token v in the state s leads to
+    `transitions[s, v]`: a state, -1 if the token is forbidden there, or S, the number
+    of states, if the sequence ends with it.
+    Paper: Willard and Louf, 2023, https://arxiv.org/abs/2307.09702, section 3.
+
+    Args:
+        transitions: int (S, V) in [-1, S].
+
+    Example:
+        >>> date = TokenAutomaton.for_tokenizer(tokenizer, r"[0-9]{4}-[0-9]{2}")
+        >>> writer.generate(prompts, constraint=date)
+    """
+
+    def __init__(self, transitions):
+        transitions = np.asarray(transitions)
+        if transitions.ndim != 2 or transitions.dtype.kind not in "iu":
+            raise ValueError(
+                "transitions must be integers (states, vocabulary). Received: "
+                f"{transitions.dtype} of shape {transitions.shape}."
+            )
+        states = len(transitions)
+        if not states or transitions.min() < _DEAD or transitions.max() > states:
+            held = f"{transitions.min()} to {transitions.max()}" if states else "none"
+            raise ValueError(
+                f"transitions of {states} states must be in [-1, {states}], and have a "
+                f"state. Received: {held}."
+            )
+        self.transitions = transitions.astype("int32")
+
+    @classmethod
+    def for_tokenizer(
+        cls, tokenizer, pattern=None, stop=(), vocabulary_size=None, end_token_id=None
+    ):
+        """The automaton of a regular expression, stop strings, or both.
+
+        Args:
+            tokenizer: whose tokens write the text.
+            pattern: that the whole text must match, in the syntax of Rust's `regex`
+                (https://docs.rs/regex/#syntax): no look-around, no back references.
+                `None` for any text.
+            stop: a string or several; a sequence ends with the token that completes
+                one.
+            vocabulary_size: V, by default the tokenizer's; with a pattern, what a model
+                has beyond it is forbidden.
+            end_token_id: by default the tokenizer's.
+
+        Raises:
+            ImportError: the extra `kzoo[constrain]` is missing, for a pattern.
+            ValueError: the pattern is none, no tokens write what it matches, or its
+                table would be too large.
+        """
+        moves, accepting = _regex(pattern) if pattern is not None else _anything()
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if stops:
+            moves, accepting = _with_stops(moves, accepting, stops)
+        first, later = tokenizer.token_bytes()
+        if pattern is None:  # what writes no text may stand anywhere
+            first, later = ([t or b"" for t in tokens] for tokens in (first, later))
+        else:  # but a pattern would be followed for ever
+            later = [t or None for t in later]
+        end = tokenizer.end_token_id if end_token_id is None else end_token_id
+        size = tokenizer.vocabulary_size if vocabulary_size is None else vocabulary_size
+        if len(moves) * size > _LARGEST:
+            raise ValueError(
+                f"The automaton has {len(moves)} states over {size} tokens, more than "
+                f"{_LARGEST} entries. Simplify the pattern: \\d and \\w mean all of "
+                "Unicode, [0-9] and [a-z] are much smaller."
+            )
+        allow = pattern is None
+        # States of the table: 0 before the first token, 1 + q for state q of the bytes.
+        table = np.concatenate(
+            [
+                _lifted(1, first, size, moves, allow),
+                _lifted(None, later, size, moves, allow),
+            ]
+        )
+        table = np.where(table >= 0, table + 1, _DEAD)
+        # Some decoders drop every space at the start of a text, some only the first.
+        for token in (i for i, text in enumerate(first[:size]) if text == b""):
+            table[0, token] = (
+                0 if _stays_at_start(tokenizer, token, first, later) else 1
+            )
+        table[:, end] = _DEAD
+        table[1:][accepting, end] = len(table)
+        if accepting[0]:
+            table[0, end] = len(table)
+        return cls(_trimmed(table, pattern))
+
+    def without(self, tokens):
+        """The automaton in which tokens are forbidden, too.
+
+        Raises:
+            ValueError: nothing is left of it.
+        """
+        table = self.transitions.copy()
+        table[:, list(tokens)] = _DEAD
+        return TokenAutomaton(_trimmed(table, "the constraint without banned tokens"))
+
+    def check_length(self, count):
+        """Raises `ValueError` where no sequence has `count` tokens before it ends."""
+        states = len(self.transitions)
+        alive = np.zeros(states, bool)
+        alive[0] = True
+        for _ in range(min(count, states)):  # longer ones go in a circle
+            entries = self.transitions[alive]
+            alive = np.zeros(states, bool)
+            alive[entries[(entries >= 0) & (entries < states)]] = True
+        if not alive.any():
+            raise ValueError(
+                f"min_new_tokens={count} is more than the constraint allows."
+            )
+
+    def check_prefixes(self, rows):
+        """Raises `ValueError` where forced tokens (N, P), -1 for any, are forbidden."""
+        states = len(self.transitions)
+        for row in rows:
+            current = {0}
+            for place, token in enumerate(row):
+                table = self.transitions[sorted(current)]
+                entries = table if token < 0 else table[:, token]
+                current = {int(e) for e in np.unique(entries) if 0 <= e < states}
+                if not (entries >= 0).any():
+                    raise ValueError(
+                        "The constraint forbids the forced tokens "
+                        f"{[int(t) for t in row]}: no. {place} must not be there."
+                    )
+                if not current:
+                    break
+
+
+def _stays_at_start(tokenizer, token, first, later):
+    """Whether what follows a token that writes nothing first is written as if first."""
+    pairs = enumerate(zip(first, later, strict=True))
+    other = next((i for i, (a, b) in pairs if a and a != b), None)
+    return other is None or len(set(tokenizer.decode([[token, other], [other]]))) == 1
+
+
+def _anything():
+    """The automaton of bytes that matches every text."""
+    return np.zeros((1, 256), "int64"), np.array([True])
+
+
+def _regex(pattern):
+    """A regular expression as an automaton of bytes: moves (Q, 256), accepting (Q,)."""
+    try:
+        from outlines_core import Index, Vocabulary
+    except ImportError as error:
+        raise ImportError(
+            "Regular expressions become automata by outlines-core. Install it with "
+            'pip install "kzoo[constrain]".'
+        ) from error
+    if not isinstance(pattern, str):
+        raise ValueError(
+            f"constraint must be a regular expression. Received: {pattern!r}."
+        )
+    if pattern.startswith("^") or pattern.endswith("$") and pattern[-2:] != r"\$":
+        raise ValueError(
+            f"The whole text must match: leave out ^ and $. Received: {pattern!r}."
+        )
+    every_byte = Vocabulary(256, {bytes([value]): [value] for value in range(256)})
+    try:
+        index = Index(pattern, every_byte)
+    except ValueError as error:
+        raise ValueError(
+            f"{pattern!r} is no regular expression that can be followed: {error}. "
+            "Syntax: https://docs.rs/regex/#syntax, without look-around."
+        ) from error
+    found = index.get_transitions()
+    start, finals = index.get_initial_state(), index.get_final_states()
+    numbers = {state: i for i, state in enumerate([start, *(found.keys() - {start})])}
+    for state in finals:
+        numbers.setdefault(state, len(numbers))
+    moves = np.full((len(numbers), 256), _DEAD, "int64")
+    for state, edges in found.items():
+        for value, target in edges.items():
+            if value < 256:
+                numbers.setdefault(target, len(numbers))
+                moves[numbers[state], value] = numbers[target]
+    accepting = np.zeros(len(numbers), bool)
+    accepting[[numbers[state] for state in finals]] = True
+    return moves, accepting
+
+
+def _with_stops(moves, accepting, stops):
+    """The automaton of bytes that also stops, at state Q, when a stop string is there.
+
+    Paper: Aho and Corasick, 1975, https://doi.org/10.1145/360825.360855.
+    """
+    stops = [stop.encode() for stop in stops]
+    seen = sorted({stop[:i] for stop in stops for i in range(len(stop))})
+    numbers = {prefix: i for i, prefix in enumerate(seen)}  # b"" comes first
+    stopped = len(moves) * len(seen)
+    product = np.full((stopped, 256), _DEAD, "int64")
+    for prefix, value in itertools.product(seen, range(256)):
+        text = prefix + bytes([value])
+        rows = np.arange(len(moves)) * len(seen) + numbers[prefix]
+        if any(text.endswith(stop) for stop in stops):
+            product[rows, value] = stopped
+            continue
+        rest = next(text[i:] for i in range(len(text) + 1) if text[i:] in numbers)
+        target = moves[:, value] * len(seen) + numbers[rest]
+        product[rows, value] = np.where(moves[:, value] < 0, _DEAD, target)
+    return product, np.repeat(accepting, len(seen))
+
+
+def _lifted(count, tokens, size, moves, allow):
+    """Where each token leads from each state of bytes: int (count, V).
+
+    Args:
+        count: of the first states; `None` for all.
+        tokens: the bytes of each token; `None` for one that is forbidden.
+        size: V.
+        moves: int (Q, 256).
+        allow: whether what has no bytes may stand anywhere, or is forbidden.
+    """
+    states = np.arange(len(moves))[:count, None]
+    result = np.repeat(states if allow else np.full_like(states, _DEAD), size, axis=1)
+    by_length = sorted(
+        (i for i, token in enumerate(tokens[:size]) if token is not None),
+        key=lambda i: -len(tokens[i]),
+    )
+    lengths = np.array([len(tokens[i]) for i in by_length])
+    current = np.repeat(states, len(by_length), axis=1)
+    for place in range(max(lengths, default=0)):
+        count = int((lengths > place).sum())  # longer tokens come first
+        values = np.array([tokens[i][place] for i in by_length[:count]])
+        now = current[:, :count]
+        runs = (now >= 0) & (now < len(moves))
+        current[:, :count] = np.where(runs, moves[np.where(runs, now, 0), values], now)
+    result[:, by_length] = current
+    return result
+
+
+def _trimmed(table, pattern):
+    """The table without states that are never reached, or from which no end is.
+
+    A token into one of the latter is forbidden, so that a search never gets stuck.
+    """
+    states = len(table)
+    useful = (table == states).any(axis=1)
+    while True:
+        ends = np.append(useful, [True, False])  # of S and of -1
+        more = ends[table].any(axis=1)
+        if (more == useful).all():
+            break
+        useful = more
+    if not useful[0]:
+        raise ValueError(
+            f"No tokens of this tokenizer write a text that matches {pattern!r}."
+        )
+    table = np.where(np.append(useful, [True, False])[table], table, _DEAD)
+    reached, fresh = {0}, {0}
+    while fresh:
+        targets = {int(t) for t in np.unique(table[sorted(fresh)])}
+        fresh = {t for t in targets if 0 <= t < states} - reached
+        reached |= fresh
+    kept = sorted(reached)
+    numbers = np.full(states + 2, _DEAD)
+    numbers[kept], numbers[states] = np.arange(len(kept)), len(kept)
+    return numbers[table[kept]]

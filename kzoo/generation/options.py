@@ -1,0 +1,358 @@
+"""What `generate` can be told: names, defaults, checks, and the tensors they become."""
+
+import dataclasses
+import functools
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from kzoo.generation.automaton import TokenAutomaton
+
+# The inputs of a search, in the order that a file's function takes them: dtype, axes
+# (that of "vocabulary" is V), and a scalar's default; an empty tensor stands for off.
+SEARCH_INPUTS = {
+    "max_new_tokens": ("int32", (), 128),
+    "beams": ("int32", (), 1),
+    "num_return_sequences": ("int32", (), 1),
+    "length_penalty": ("float32", (), 1.0),
+    "early_stopping": ("bool", (), True),
+    "temperature": ("float32", (), 0.0),
+    "top_k": ("int32", (), 0),
+    "top_p": ("float32", (), 1.0),
+    "min_p": ("float32", (), 0.0),
+    "seed": ("int32", (), 0),
+    "repetition_penalty": ("float32", (), 1.0),
+    "no_repeat_ngram_size": ("int32", (), 0),
+    "min_new_tokens": ("int32", (), 0),
+    "banned_token_ids": ("int32", ("banned",), None),
+    "stop_token_ids": ("int32", ("stops",), None),
+    "forced_token_ids": ("int32", ("forced_rows", "forced"), None),
+    "automaton": ("int32", ("states", "vocabulary"), None),
+}
+# What every search is told; the rest is off where it is left out.
+REQUIRED = tuple(SEARCH_INPUTS)[:5]
+# From ... to, where there is an end; files refuse other values, too.
+RANGES = {
+    "max_new_tokens": (1, None),
+    "beams": (1, None),
+    "num_return_sequences": (1, None),
+    "length_penalty": (-5.0, 5.0),  # beyond, powers of lengths leave float32
+    "temperature": (0.0, None),
+    "top_k": (0, None),
+    "top_p": (1e-6, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-6, None),
+    "no_repeat_ngram_size": (0, None),
+    "min_new_tokens": (0, None),
+}
+# Those that a compiled search has as Python values.
+_STATIC = ("beams", "num_return_sequences", "early_stopping")
+_SAMPLING = ("top_k", "top_p", "min_p")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How `generate` searches. All is the same in Keras and in every exported file.
+
+    Args:
+        max_new_tokens: always bounds the result; the end token counts. By default 128,
+            or as many as learned positions leave.
+        beams: 1 is greedy search, or sampling.
+        num_return_sequences: how many a prompt, best first; at most `beams`.
+        length_penalty: a number p; a sequence's score is log P / length ** p.
+        early_stopping: whether a prompt is done when `beams` sequences have ended, or
+            else when none that runs can score better any more.
+        temperature: above 0, with one beam, each token is drawn from
+            softmax(logits / temperature); at 0 it is the most probable one.
+        top_k: draws among so many most probable tokens; 0 for all.
+        top_p: draws among the fewest tokens with so much probability together.
+        min_p: draws among tokens at least so probable, as a share of the first's.
+        seed: of the draws, an int32. They follow from it and a prompt's place among the
+            prompts, whatever its batch.
+        repetition_penalty: above 1, tokens that occurred get less likely; see
+            `kzoo.generation.processors`.
+        no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0 for any.
+        min_new_tokens: so many tokens come before an end token, or a stop string's end.
+        banned_tokens: ids, or strings of one token each, that are never generated.
+        forced_prefix: what a result begins with: a string, or ids; or a list of them,
+            one a prompt.
+        forced_tokens: dict from a token's place, 0 the first, to its id.
+        stop_tokens: ids, or strings of one token each, that end a result, too.
+        stop: a string or several; a result ends with the token that completes one, and
+            its text is cut before it.
+        constraint: a regular expression that the whole result matches unless it is cut
+            at `max_new_tokens` or by a stop, or a `TokenAutomaton`. Where other options
+            ban all that it allows, a result ends. Build a `TokenAutomaton` once where
+            several are used in turn: a table takes time, and one is kept.
+        processors: functions of scores and a context, see `kzoo.generation.processors`,
+            after those that the task has as `task.processors`, which files hold, too.
+
+    Raises:
+        ValueError: an option is out of its range, or contradicts another.
+    """
+
+    max_new_tokens: int | None = None
+    beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = True
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    min_new_tokens: int = 0
+    banned_tokens: Sequence = ()
+    forced_prefix: str | Sequence | None = None
+    forced_tokens: Mapping | None = None
+    stop_tokens: Sequence = ()
+    stop: str | Sequence[str] = ()
+    constraint: str | TokenAutomaton | None = None
+    processors: Sequence[Callable] = ()
+
+    def __post_init__(self):
+        for name in ("banned_tokens", "stop_tokens", "stop", "processors"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, ())
+        if callable(self.processors):
+            object.__setattr__(self, "processors", (self.processors,))
+        some = isinstance(self.processors, (list, tuple))
+        if not some or not all(map(callable, self.processors)):
+            raise ValueError(
+                "processors must be functions of (scores, context). "
+                f"Received: {self.processors!r}."
+            )
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stops)
+        for stop in stops:
+            if not isinstance(stop, str) or not stop:
+                raise ValueError(
+                    f"stop must be strings that are not empty. Received: {stop!r}."
+                )
+        if not isinstance(self.constraint, (str, TokenAutomaton, type(None))):
+            raise ValueError(
+                "constraint must be a regular expression or a TokenAutomaton. "
+                f"Received: {self.constraint!r}."
+            )
+        if isinstance(self.forced_prefix, np.ndarray):
+            object.__setattr__(self, "forced_prefix", self.forced_prefix.tolist())
+        for name, (lowest, highest) in RANGES.items():
+            value, integer = getattr(self, name), SEARCH_INPUTS[name][0] == "int32"
+            if name == "max_new_tokens" and value is None:
+                continue
+            number = isinstance(value, numbers.Real) and math.isfinite(value)
+            if not (_is_int(value) if integer else number) or not (
+                lowest <= value <= (math.inf if highest is None else highest)
+            ):
+                kind = "an integer" if integer else "a finite number"
+                limits = f"at least {lowest}"
+                limits += "" if highest is None else f" and at most {highest}"
+                raise ValueError(
+                    f"{name} must be {kind}, {limits}. Received: {value!r}."
+                )
+        if not _is_int(self.seed) or not -(2**31) <= self.seed < 2**31:
+            raise ValueError(f"seed must be an int32. Received: {self.seed!r}.")
+        if self.early_stopping not in (True, False):
+            raise ValueError(
+                f"early_stopping must be True or False. Received: "
+                f"{self.early_stopping!r}."
+            )
+        self._check_together()
+
+    def _check_together(self):
+        if self.num_return_sequences > self.beams:
+            raise ValueError(
+                "num_return_sequences must be at most beams. Received: "
+                f"num_return_sequences={self.num_return_sequences}, beams={self.beams}."
+            )
+        if self.temperature and self.beams > 1:
+            raise ValueError(
+                "Tokens are drawn with one beam: set temperature=0 or beams=1. "
+                f"Received: temperature={self.temperature}, beams={self.beams}."
+            )
+        drawn = {name: getattr(self, name) for name in self._changed(_SAMPLING)}
+        if drawn and not self.temperature:
+            raise ValueError(
+                f"{', '.join(drawn)} tell what tokens are drawn from: set temperature, "
+                f"too. Received: {drawn}, temperature=0."
+            )
+        limit = self.max_new_tokens
+        if limit is not None and self.min_new_tokens >= limit and self.min_new_tokens:
+            raise ValueError(
+                "min_new_tokens must be less than max_new_tokens, which counts the end "
+                f"token. Received: {self.min_new_tokens} and {limit}."
+            )
+        if self.forced_tokens and self.forced_prefix is not None:
+            raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
+
+    def _changed(self, names):
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
+
+    def static(self):
+        """What a search is compiled for, hashable: a tuple of (name, value)."""
+        return tuple((name, getattr(self, name)) for name in _STATIC)
+
+    def arrays(self, tokenizer, config, prompts):
+        """The search's other inputs, as numpy arrays and numbers; not what is off.
+
+        Args:
+            tokenizer: for strings, or `None`.
+            config: the model's `ModelConfig`.
+            prompts: how many there are.
+
+        Returns:
+            dict of some of `SEARCH_INPUTS`.
+        """
+        size = config.decoder.vocabulary_size
+        known = _Ids(tokenizer, size)
+        found = {
+            "max_new_tokens": self.max_new_tokens,
+            "length_penalty": self.length_penalty,
+        }
+        if self.temperature:
+            found |= {"temperature": self.temperature, "seed": self.seed}
+            if self._changed(_SAMPLING):
+                found |= {name: getattr(self, name) for name in _SAMPLING}
+        for name in ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"):
+            if self._changed([name]):
+                found[name] = getattr(self, name)
+        banned = known.of("banned_tokens", self.banned_tokens)
+        if banned:
+            found["banned_token_ids"] = np.array(banned, "int32")
+        stops = known.of("stop_tokens", self.stop_tokens)
+        if stops:
+            found["stop_token_ids"] = np.array(stops, "int32")
+        forced = self._forced(known, prompts)
+        if forced is not None:
+            found["forced_token_ids"] = forced
+            self._check_forced(forced, banned)
+        automaton = self._automaton(tokenizer, size, config.end_token_id)
+        if automaton is not None:
+            automaton = automaton.without(banned) if banned else automaton
+            automaton.check_length(self.min_new_tokens)
+            found["automaton"] = automaton.transitions
+            if forced is not None:
+                automaton.check_prefixes(forced)
+        return found
+
+    def _forced(self, known, prompts):
+        """int32 (1 or prompts, P), -1 where any token may stand; or None."""
+        if self.forced_tokens:
+            for place in self.forced_tokens:
+                if not _is_int(place) or place < 0:
+                    raise ValueError(
+                        "forced_tokens must map places, 0 the first, to ids. "
+                        f"Received the place {place!r}."
+                    )
+            rows = [[-1] * (max(self.forced_tokens) + 1)]
+            for place, token in self.forced_tokens.items():
+                (rows[0][place],) = known.of("forced_tokens", [token])
+        elif self.forced_prefix is None or len(self.forced_prefix) == 0:
+            return None
+        else:
+            rows = known.rows("forced_prefix", self.forced_prefix)
+            if len(rows) not in (1, prompts):
+                raise ValueError(
+                    f"forced_prefix must be one for all, or one for each of {prompts} "
+                    f"prompts. Received: {len(rows)}."
+                )
+        length = max(map(len, rows))
+        if not length:
+            return None
+        if self.max_new_tokens is not None and length > self.max_new_tokens:
+            raise ValueError(
+                f"max_new_tokens={self.max_new_tokens} is less than the {length} "
+                "tokens that are forced."
+            )
+        return np.array([row + [-1] * (length - len(row)) for row in rows], "int32")
+
+    @staticmethod
+    def _check_forced(forced, banned):
+        both = set(forced.flat) & set(banned)
+        if both:
+            raise ValueError(
+                f"A token cannot be forced and banned. Received both for {min(both)}."
+            )
+
+    def _automaton(self, tokenizer, size, end_token_id):
+        stops = self.stop
+        if isinstance(self.constraint, TokenAutomaton):
+            automaton = self.constraint
+            if stops:
+                raise ValueError(
+                    "A TokenAutomaton has its stop strings in it: give them to "
+                    f"TokenAutomaton.for_tokenizer(stop=...). Received stop={stops}."
+                )
+            if automaton.transitions.shape[1] != size:
+                raise ValueError(
+                    f"The automaton is of {automaton.transitions.shape[1]} tokens, "
+                    f"the model of {size}."
+                )
+            return automaton
+        if self.constraint is None and not stops:
+            return None
+        if tokenizer is None:
+            raise ValueError(
+                "stop and constraint are of texts, and the model has no tokenizer. "
+                "Give the model one, or a TokenAutomaton."
+            )
+        return _written_automaton(tokenizer, self.constraint, stops, size, end_token_id)
+
+
+@functools.lru_cache(maxsize=1)  # many calls have the same; a table may be large
+def _written_automaton(*arguments):
+    return TokenAutomaton.for_tokenizer(*arguments)
+
+
+class _Ids:
+    """Token ids from what a user wrote: ids, or strings where there is a tokenizer."""
+
+    def __init__(self, tokenizer, size):
+        self.tokenizer, self.size = tokenizer, size
+
+    def of(self, name, tokens):
+        """Ids of ids or of strings of one token."""
+        if isinstance(tokens, (str, numbers.Integral)):
+            tokens = [tokens]
+        return [self._one(name, token) for token in tokens]
+
+    def _one(self, name, token):
+        if isinstance(token, str):
+            ids = self._encoded(name, token)
+            if len(ids) != 1:
+                raise ValueError(
+                    f"{name} must be strings of one token. Received: {token!r}, which "
+                    f"is {len(ids)} tokens, {ids}."
+                )
+            return ids[0]
+        if not _is_int(token) or not 0 <= token < self.size:
+            raise ValueError(
+                f"{name} must be token ids in [0, {self.size}). Received: {token!r}."
+            )
+        return int(token)
+
+    def rows(self, name, prefix):
+        """Lists of ids from a string, ids, or a list of either."""
+        if isinstance(prefix, str) or _is_int(prefix[0]):
+            prefix = [prefix]
+        return [
+            self._encoded(name, row) if isinstance(row, str) else self.of(name, row)
+            for row in prefix
+        ]
+
+    def _encoded(self, name, text):
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{name} is given as text, and the model has no tokenizer: give ids. "
+                f"Received: {text!r}."
+            )
+        return self.tokenizer.encode([text])[0]
+
+
+def _is_int(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

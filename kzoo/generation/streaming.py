@@ -1,0 +1,65 @@
+"""Text as it comes: what of a sequence's text will not change any more."""
+
+import itertools
+
+_PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
+
+
+class TextStream:
+    """Gives the text of a growing list of ids in pieces, which joined are the whole.
+
+    Bytes wait until their character is whole, and what may begin a stop string until
+    it is none.
+
+    Args:
+        decode: function of a list of ids to their text.
+        stops: strings; the text ends before the first of them.
+    """
+
+    def __init__(self, decode, stops=()):
+        self.decode, self.stops = decode, tuple(stops)
+        self.ids, self.sent = [], ""
+
+    def push(self, ids, last=False):
+        """The next piece of text, maybe empty.
+
+        Args:
+            ids: that have come since.
+            last: whether none will come any more.
+        """
+        self.ids += ids
+        text = self.decode(self.ids)
+        whole = before_stop(text, self.stops)
+        if not last:
+            whole = text.rstrip(_PARTIAL) if whole == text else whole
+            waiting = max(
+                (
+                    size
+                    for stop in self.stops
+                    for size in range(1, len(stop))
+                    if whole.endswith(stop[:size])
+                ),
+                default=0,
+            )
+            whole = whole[: len(whole) - waiting]
+        if not whole.startswith(self.sent):
+            if last:
+                raise ValueError(
+                    "The tokenizer's text of more tokens does not begin with that of "
+                    f"fewer: expected {self.sent!r} at the start of {whole!r}. Such a "
+                    "tokenizer cannot stream: leave out stream=True."
+                )
+            return ""
+        piece, self.sent = whole[len(self.sent) :], max(whole, self.sent, key=len)
+        return piece
+
+
+def before_stop(text, stops):
+    """The text before the first stop string in it."""
+    places = [place for place in map(text.find, stops) if place >= 0]
+    return text[: min(places, default=len(text))]
+
+
+def before_end(ids, ends):
+    """The list of the ids before the first of `ends` among them."""
+    return list(itertools.takewhile(lambda i: i not in ends, ids))

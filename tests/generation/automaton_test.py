@@ -1,0 +1,281 @@
+"""Automata accept what Python's re accepts, and generation never leaves them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from kzoo.generation import TokenAutomaton
+from kzoo.generation.streaming import TextStream
+from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
+from tests.words import causal, perturbed, seq2seq
+
+CORPUS = [
+    "a bike, the blue bike",
+    "zwei Fahrräder",
+    "日本語 and é",
+    "10:45 or 7:30",
+] * 9
+KINDS = {
+    "character": lambda: FastTokenizer.train(CORPUS, 60, algorithm="character"),
+    "bpe": lambda: FastTokenizer.train(CORPUS, 330, algorithm="bpe"),
+    "wordpiece": lambda: FastTokenizer.train(CORPUS, 90, algorithm="wordpiece"),
+    "unigram": lambda: SentencePieceTokenizer.train(CORPUS, 64),
+    "bytes": lambda: SentencePieceTokenizer.train(
+        CORPUS, 330, algorithm="bpe", byte_fallback=True
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request):
+    return KINDS[request.param]()
+
+
+def walk(automaton, ids, end):
+    """Whether the table accepts ids and then the end token; or stops before."""
+    states, state = len(automaton.transitions), 0
+    for count, token in enumerate([*ids, end]):
+        state = automaton.transitions[state, token]
+        if state < 0:
+            return None
+        if state == states:
+            return count
+    raise AssertionError("the end token must end a sequence")
+
+
+def test_a_token_writes_its_bytes(tokenizer):
+    first, later = tokenizer.token_bytes()
+    for text in ["the blue bike", "zwei Fahrräder", "日本語", "é 10:45", "a, b", "Öl"]:
+        ids = tokenizer.encode([text])[0]
+        if tokenizer.unknown_token_id in ids:
+            continue
+        parts = [first[ids[0]], *(later[i] for i in ids[1:])]
+        assert b"".join(parts).decode() == tokenizer.decode([ids])[0]
+    assert first[tokenizer.end_token_id] is later[tokenizer.pad_token_id] is None
+
+
+def test_random_tokens_write_their_bytes(tokenizer):
+    first, later = tokenizer.token_bytes()
+    generator = np.random.default_rng(0)
+    silent = {i for i, text in enumerate(later) if text is None}
+    for _ in range(200):
+        ids = generator.integers(0, tokenizer.vocabulary_size, 6).tolist()
+        ids = [i for i in ids if i not in silent]
+        while ids and not first[ids[0]]:  # a space alone, which the start drops
+            ids = ids[1:]
+        if not ids:
+            continue
+        parts = [first[ids[0]], *(later[i] for i in ids[1:])]
+        expected = b"".join(parts).decode(errors="replace")
+        # Libraries differ in how many marks a broken character gets.
+        got = tokenizer.decode([ids])[0]
+        assert re.sub("\ufffd+", "?", got) == re.sub("\ufffd+", "?", expected)
+
+
+PATTERNS = {
+    r"[0-9]{1,2}:[0-9]{2}": ["10:45", "7:30", "7:3", "107:30", "", "7:30 "],
+    r"(the|a) (blue )?bike": ["the bike", "a blue bike", "the blue", "bike", "a bikea"],
+    r"[a-zäöü ]*": ["", "a bike", "zwei", "10", "ab cd"],
+    r"é|日本語": ["é", "日本語", "日本", "日本語é"],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_texts_are_accepted_that_match(tokenizer, pattern):
+    end = tokenizer.end_token_id
+    try:
+        automaton = TokenAutomaton.for_tokenizer(tokenizer, pattern)
+    except ValueError as error:
+        assert "No tokens of this tokenizer" in str(error)
+        matching = [t for t in PATTERNS[pattern] if re.fullmatch(pattern, t)]
+        assert tokenizer.decode(tokenizer.encode(matching)) != matching
+        return
+    for text in PATTERNS[pattern]:
+        ids = tokenizer.encode([text])[0]
+        written = tokenizer.decode([ids])[0]
+        if written != text:  # unknown characters, or spaces that are dropped
+            continue
+        assert (walk(automaton, ids, end) == len(ids)) == bool(
+            re.fullmatch(pattern, text)
+        )
+
+
+def test_no_state_is_a_dead_end(tokenizer):
+    table = TokenAutomaton.for_tokenizer(tokenizer, r"(the|a) (blue )?bike").transitions
+    assert (table >= 0).any(axis=1).all()
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        state, ids = 0, []
+        while state < len(table) and len(ids) < 60:
+            ids.append(int(random.choice(np.flatnonzero(table[state] >= 0))))
+            state = table[state, ids[-1]]
+        text = tokenizer.decode([ids[:-1]])[0]
+        assert re.fullmatch(r"(the|a) (blue )?bike", text)
+
+
+def test_a_stop_string_ends_with_the_token_that_completes_it(tokenizer):
+    stops = ["bike", "e b", "\n\n"]
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, stop=stops)
+    end = tokenizer.end_token_id
+    for text in ["the blue bike, a", "a bik", "no", "the b", "bibike", ""]:
+        ids = tokenizer.encode([text])[0]
+        decode = [tokenizer.decode([ids[: n + 1]])[0] for n in range(len(ids))]
+        hits = [n for n, t in enumerate(decode) if any(stop in t for stop in stops)]
+        assert walk(automaton, ids, end) == (hits[0] if hits else len(ids))
+
+
+def test_a_pattern_may_stop_early():
+    tokenizer = KINDS["character"]()
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, "[a-e ]+", stop="ee")
+    end = tokenizer.end_token_id
+    (ids,) = tokenizer.encode(["bee"])
+    assert walk(automaton, ids, end) == 2
+    assert walk(automaton, ids[:2], end) == 2
+    (ids,) = tokenizer.encode(["bik"])
+    assert walk(automaton, ids, end) is None
+
+
+def test_a_table_is_checked():
+    for table, message in (
+        ([[0, 2]], r"in \[-1, 1\].*Received: 0 to 2"),
+        (np.zeros((0, 3), int), "Received: none"),
+        ([[0.5]], "must be integers"),
+        ([0, 1], "must be integers \\(states, vocabulary\\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TokenAutomaton(np.array(table))
+    with pytest.raises(ValueError, match="The automaton is of 3 tokens, the model of"):
+        causal().generate(["a"], constraint=TokenAutomaton(np.zeros((1, 3), int)))
+
+
+def test_a_table_that_would_be_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr("kzoo.generation.automaton._LARGEST", 1000)
+    with pytest.raises(ValueError, match=r"Simplify the pattern: \\d and \\w"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), r"\d{4}")
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "outlines_core", None)
+    with pytest.raises(ImportError, match=r"kzoo\[constrain\]"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), "a")
+
+
+# In tasks.
+
+PROMPTS = ["ab", "dcba", "a"]
+
+
+@pytest.mark.parametrize("make", [causal, seq2seq])
+def test_results_match_the_pattern(make):
+    model = perturbed(make())
+    for options in ({}, dict(beams=3), dict(temperature=2.0, seed=4)):
+        texts = model.generate(
+            PROMPTS, constraint="(ab|cd){1,3}d?", max_new_tokens=12, **options
+        )
+        assert all(re.fullmatch("(ab|cd){1,3}d?", text) for text in texts)
+    few = model.generate(
+        PROMPTS,
+        constraint="ab|cd",
+        beams=4,
+        num_return_sequences=4,
+        max_new_tokens=9,
+    )
+    assert all(sorted(texts) == ["ab", "cd"] for texts in few)  # there are no more
+
+
+@pytest.mark.parametrize("make", [causal, seq2seq])
+def test_results_end_before_a_stop_string(make):
+    model = perturbed(make())
+    options = dict(forced_prefix="bcda", max_new_tokens=12)
+    assert model.generate(PROMPTS, stop="cd", **options) == ["b"] * 3
+    assert model.generate("ab", stop=["da", "x"], **options) == "bc"
+    options = dict(max_new_tokens=12, min_new_tokens=11, banned_tokens=[0, 1, 3])
+    free = model.generate("ab", stop="never there", **options)
+    assert free and free == model.generate("ab", **options)
+    with pytest.raises(ValueError, match="the model has no tokenizer"):
+        make(tokenizer=None).generate([[3]], stop="a")
+
+
+@pytest.mark.parametrize(
+    "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
+)
+def test_a_file_follows_what_the_task_says(format, tmp_path):
+    model = perturbed(seq2seq())
+    model.export(tmp_path / "model", format=format, functions="generate")
+    ids = model.encode_prompts(PROMPTS)
+    (prompts, _) = model._prompt_batch(ids)
+    for options in (
+        dict(constraint="(ab|cd){1,3}d?"),
+        dict(constraint="(ab|cd){1,3}d?", beams=3),
+        dict(stop=["b"], temperature=1.5, seed=2, top_k=5),
+        dict(forced_prefix=["a", "bb", "c"], stop_tokens=["d"]),
+        dict(repetition_penalty=1.5, no_repeat_ngram_size=2, banned_tokens=[3]),
+    ):
+        options["max_new_tokens"] = 9
+        given = model.search_inputs(format, **options)
+        if format == "onnx":
+            import onnxruntime
+
+            settings = onnxruntime.SessionOptions()
+            settings.log_severity_level = 3
+            session = onnxruntime.InferenceSession(
+                tmp_path / "model" / "generate.onnx", settings
+            )
+            feed = {"encoder_token_ids": prompts.astype("int64"), **given}
+            (found,) = session.run(["sequences"], feed)
+        else:
+            import tensorflow as tf
+
+            loaded = tf.saved_model.load(tmp_path / "model")
+            feed = {"encoder_token_ids": prompts, **given}
+            feed = {name: tf.constant(value) for name, value in feed.items()}
+            found = loaded.signatures["generate"](**feed)["sequences"].numpy()
+        ends = {model.config.end_token_id, *given.get("stop_token_ids", ())}
+        found = found[: len(ids)]  # rows that fill a batch follow
+        got = [model._trimmed(row[0].tolist(), ends) for row in found]
+        assert got == model.generate(ids, **options)
+
+
+# Streams.
+
+
+@pytest.mark.parametrize("make", [causal, seq2seq])
+def test_a_stream_gives_what_generate_gives(make):
+    model = perturbed(make())
+    free, drawn = dict(forced_prefix="ab"), dict(temperature=3.0, banned_tokens=[0])
+    for options in (free, drawn, dict(stop="dd", forced_prefix="bcdda")):
+        options["max_new_tokens"] = 7
+        pieces = list(model.generate("dab", stream=True, **options))
+        assert "".join(pieces) == model.generate("dab", **options)
+        assert pieces and all(pieces)
+        steps = list(model.generate(PROMPTS, stream=True, **options))
+        texts = ["".join(pieces) for pieces in zip(*steps, strict=True)]
+        assert texts == model.generate(PROMPTS, **options) and any(texts)
+        ids = model.encode_prompts(PROMPTS)
+        steps = list(model.generate(ids, stream=True, **options))
+        rows = [sum(parts, []) for parts in zip(*steps, strict=True)]
+        assert rows == model.generate(ids, **options)
+
+
+def test_pieces_end_with_whole_characters(tokenizer):
+    texts = ["the blue bike", "zwei Fahrräder 日本語", "é", ""]
+    for ids in tokenizer.encode(texts):
+        stream = TextStream(lambda ids: tokenizer.decode([ids])[0])
+        pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
+        assert "".join(pieces) == (tokenizer.decode([ids])[0] if ids else "")
+        assert "\ufffd" not in "".join(pieces)
+
+
+def test_what_may_begin_a_stop_string_waits():
+    stream = TextStream("".join, ["END", "D!"])
+    assert [stream.push([c]) for c in "aENxEN"] == ["a", "", "", "ENx", "", ""]
+    assert stream.push(["D"]) == "" and stream.push([], last=True) == ""
+    stream = TextStream("".join, ["END"])
+    assert stream.push(["xEN"]) == "x" and stream.push([], last=True) == "EN"
+
+
+def test_a_stream_is_lazy():
+    model = perturbed(causal(positions="rotary"))
+    pieces = model.generate("a", stream=True, max_new_tokens=100_000)
+    assert next(pieces)
