@@ -1,8 +1,17 @@
 """Exports: a model becomes a file of another runtime, which is run and compared."""
 
+from kzoo.exporters.answers import answers_from
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.export import export, verify
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.signatures import Argument, Function
 
-__all__ = ["Argument", "ExportError", "ExportReport", "Function", "export", "verify"]
+__all__ = [
+    "Argument",
+    "ExportError",
+    "ExportReport",
+    "Function",
+    "answers_from",
+    "export",
+    "verify",
+]

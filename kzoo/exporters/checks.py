@@ -9,7 +9,10 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.report import OWN
 from kzoo.exporters.signatures import Function
+from kzoo.generation import IMPOSSIBLE
+from kzoo.layers.base import bare_calls
 
 # Largest difference that float32 arithmetic in another order explains after some ten
 # layers: absolute for values up to 10, and growing with the largest one beyond, as the
@@ -18,34 +21,55 @@ TOLERANCE, USUAL_SIZE = 1e-4, 10.0
 
 
 class Case(NamedTuple):
-    """Inputs of a function, and the outputs that Keras gives for them."""
+    """Inputs of a function, and the outputs that Keras gives for them.
+
+    Attributes:
+        function: a `Function`.
+        name: what errors call it.
+        inputs: dict of numpy arrays.
+        expected: what `reference` gives.
+        rows: what errors call each row of a batch of the user's own inputs, or `None`.
+    """
 
     function: Function
     name: str
     inputs: dict
     expected: Future
+    rows: tuple | None = None
 
 
 @contextlib.contextmanager
-def references(functions, seed=0):
+def references(functions, own=(), seed=0):
     """Has Keras compute the outputs of every case, in a thread while the block runs.
 
     This takes longer than all else in an export, and is mostly Python on one core.
 
     Args:
         functions: `Function`s.
+        own: `kzoo.exporters.inputs.Batch`es of the user's, for the functions that
+            read them.
         seed: of the random inputs.
 
     Yields:
         A list of `Case`s, one function after another.
     """
     pool = ThreadPoolExecutor(1)
+
+    def case(function, name, inputs, rows=None):
+        expected = pool.submit(reference, function, inputs)
+        return Case(function, name, inputs, expected, rows)
+
     try:
-        yield [
-            Case(function, name, inputs, pool.submit(reference, function, inputs))
-            for function in functions
-            for name, inputs in function.cases(np.random.default_rng(seed)).items()
-        ]
+        cases = []
+        for function in functions:
+            made = function.cases(np.random.default_rng(seed))
+            cases += [case(function, name, inputs) for name, inputs in made.items()]
+            cases += [
+                case(function, OWN, batch.inputs_of(function), batch.names)
+                for batch in own
+                if batch.reads(function)
+            ]
+        yield cases
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -63,11 +87,21 @@ def verify(cases, answers, report):
             than the tolerance; or a token differs.
     """
     for case, got in zip(cases, answers, strict=True):
-        compare(case.function, case.name, got, case.expected.result(), report)
+        expected = written(case.function, case.inputs, case.expected.result())
+        compare(case.function, case.name, got, expected, report, case.rows)
 
 
-def compare(function, case, got, expected, report):
-    """Compares the artifact's outputs with Keras's, both dicts of numpy arrays."""
+def compare(function, case, got, expected, report, rows=None):
+    """Compares the artifact's outputs with Keras's, both dicts of numpy arrays.
+
+    Args:
+        function: a `Function`.
+        case: its name.
+        got: the artifact's.
+        expected: Keras's.
+        report: gets a check.
+        rows: what errors call each row, or `None`.
+    """
     where = f"{report.path}, {function.name}, {case}"
     if set(got) != set(expected):
         raise ExportError(
@@ -81,35 +115,41 @@ def compare(function, case, got, expected, report):
                 f"{where}: {name} should be {value.dtype}. Received: {got[name].dtype}."
             )
     check = {"function": function.name, "case": case, "difference": 0.0}
+    if rows:
+        check["rows"] = len(rows)
     if "sequences" in expected:
         if not ops.buffers_grow():  # Keras's buffer is as long as max_new_tokens
-            got, expected = _trimmed(function, got), _trimmed(function, expected)
-        _check_tokens(got, expected, where)
+            got, expected = trimmed(function, got), trimmed(function, expected)
+        _check_tokens(function, got, expected, where, rows)
         check["tokens_equal"] = True
         ended = (expected["sequences"] == function.end_token_id).any(axis=-1)
         check["sequences"], check["ended"] = ended.size, int(ended.sum())
     for name, value in expected.items():
-        if value.dtype.kind != "f":
+        if name == "sequences":
             continue
-        if got[name].shape != value.shape:
-            raise ExportError(
-                f"{where}: {name} should have shape {value.shape}. "
-                f"Received: {got[name].shape}."
-            )
+        _check_shape(name, got[name].shape, value.shape, where)
+        if value.dtype.kind != "f":
+            _check_equal(name, got[name], value, where, rows)
+            if value.dtype.kind == "O":
+                check["texts_equal"] = True
+            continue
         if not np.isfinite(value).all():
             raise ExportError(
                 f"{where}: {name} of the Keras model should be finite. "
                 "Received: NaN or infinity. Look for a weight that is far too large."
             )
-        difference = np.abs(got[name].astype("float64") - value)
-        difference = float(np.max(difference, initial=0.0))
+        differences = np.abs(got[name].astype("float64") - value)
+        difference = float(np.max(differences, initial=0.0))
         # Both may hold the "no such sequence" score; it says nothing of the sizes.
         size = np.max(np.abs(value), initial=0.0, where=np.abs(value) < 1e20)
         tolerance = TOLERANCE * max(1.0, float(size) / USUAL_SIZE)
         if not difference <= tolerance:
+            place = np.unravel_index(np.argmax(differences), value.shape)
             raise ExportError(
                 f"{where}: {name} differs by {difference:.3g} from Keras, more than "
-                f"{tolerance:g}. The artifact was not kept; please report this."
+                f"{tolerance:g}. {_both(got[name], value, place, rows)} Do not use "
+                "this artifact: export the model again; if that fails, please report "
+                "it."
             )
         check["difference"] = max(check["difference"], difference)
         check["tolerance"] = tolerance
@@ -117,7 +157,9 @@ def compare(function, case, got, expected, report):
 
 
 def reference(function, inputs):
-    """The function's outputs in Keras, as numpy arrays."""
+    """The outputs in Keras, as numpy arrays; of a `TextForm` those of its function."""
+    if function.text:
+        function, inputs = function.text.function, function.text.read(inputs)
     tensors = {
         argument.name: keras.ops.convert_to_tensor(
             inputs[argument.name], argument.dtype
@@ -125,12 +167,21 @@ def reference(function, inputs):
         if argument.axes
         else inputs[argument.name]
         for argument in function.arguments
+        if argument.name in inputs
     }
-    outputs = function.call(tensors)
+    # A search runs many layers for few numbers; `forward` goes all the way.
+    around = contextlib.nullcontext() if function.end_token_id is None else bare_calls()
+    with around:
+        outputs = function.call(tensors)
     return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
 
 
-def _trimmed(function, outputs):
+def written(function, inputs, outputs):
+    """What a function gives whose `reference` is `outputs`: text, where it does."""
+    return function.text.write(inputs, outputs) if function.text else outputs
+
+
+def trimmed(function, outputs):
     """The outputs, their sequences without the padding behind the longest one."""
     sequences = outputs["sequences"]
     real = (sequences != function.pad_token_id).any(axis=(0, 1))
@@ -138,17 +189,58 @@ def _trimmed(function, outputs):
     return {**outputs, "sequences": sequences[..., :length]}
 
 
-def _check_tokens(got, expected, where):
-    """Raises `ExportError` unless all tokens are Keras's."""
-    if got["sequences"].shape != expected["sequences"].shape:
+def _both(got, expected, place, rows):
+    """A sentence: where two arrays differ, and what each holds there."""
+    row, *place = map(int, place)
+    at = f"{rows[row]}" if rows else f"Row {row}"
+    if place:
+        at += f", place {place[0] if len(place) == 1 else place}"
+    values = (x[(row, *place)] for x in (expected, got))
+    right, wrong = (
+        f"{x:.7g}" if x.dtype.kind == "f" else repr(x.tolist())
+        for x in map(np.asarray, values)
+    )
+    return f"{at}: Keras gives {right}, the artifact {wrong}."
+
+
+def _check_shape(name, got, expected, where):
+    if got != expected:
         raise ExportError(
-            f"{where}: sequences should have shape {expected['sequences'].shape}. "
-            f"Received: {got['sequences'].shape}."
+            f"{where}: {name} should have shape {expected}. Received: {got}."
         )
-    differs = (got["sequences"] != expected["sequences"]).any(axis=-1)
+
+
+def _check_equal(name, got, expected, where, rows):
+    """Raises `ExportError` unless all texts, integers or truths are Keras's."""
+    differs = got != expected
+    if differs.any():
+        place = np.unravel_index(np.argmax(differs), expected.shape)
+        raise ExportError(
+            f"{where}: {name} differs from Keras's. {_both(got, expected, place, rows)}"
+        )
+
+
+def _check_tokens(function, got, expected, where, rows):
+    """Raises `ExportError` unless all tokens are Keras's."""
+    mine, theirs = got["sequences"], expected["sequences"]
+    _check_shape("sequences without length", mine.shape[:2], theirs.shape[:2], where)
+    length = max(mine.shape[-1], theirs.shape[-1])
+    padded = [
+        np.pad(
+            x,
+            ((0, 0), (0, 0), (0, length - x.shape[-1])),
+            constant_values=function.pad_token_id,
+        )
+        for x in (mine, theirs)
+    ]
+    # Tokens of what does not exist, all of them banned, are any.
+    real = np.maximum(got["scores"], expected["scores"]) > IMPOSSIBLE / 2
+    differs = (padded[0] != padded[1]).any(axis=-1) & real
     if differs.any():
         gap = np.abs(got["scores"] - expected["scores"])[differs].max()
+        place = np.unravel_index(np.argmax(differs), differs.shape)
         raise ExportError(
             f"{where}: {int(differs.sum())} of {differs.size} sequences differ from "
-            f"Keras's; their scores are {gap:.2g} apart."
+            f"Keras's; their scores are {gap:.2g} apart. {_both(*padded, place, rows)}"
         )
+    _check_shape("sequences", mine.shape, theirs.shape, where)

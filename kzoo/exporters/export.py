@@ -9,13 +9,20 @@ from pathlib import Path
 
 import keras
 
-from kzoo.exporters import onnx, saved_model
+from kzoo.exporters import agreement, genai, onnx, saved_model
+from kzoo.exporters import text as text_form
+from kzoo.exporters.answers import scores
 from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ExportError
-from kzoo.exporters.report import ExportReport
+from kzoo.exporters.inputs import batches, together
+from kzoo.exporters.quantize import MODES, Matrices
+from kzoo.exporters.report import ExportReport, joined
 
+# How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
+# token that differs may change all behind it, and so few are judged, as in an export.
+_NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
 EXPORTERS = ("kzoo", "tf2onnx")
-FORMATS = ("onnx", "tf_saved_model")
+FORMATS = ("onnx", "tf_saved_model", "genai")
 
 
 def export(
@@ -28,8 +35,11 @@ def export(
     portable=False,
     overwrite=False,
     external_data_threshold=None,
+    quantize=None,
+    evaluate=None,
     exporter="kzoo",
     input_signature=None,
+    text=False,
 ):
     """Writes a task as an artifact that runs without kzoo, and verifies it there.
 
@@ -37,19 +47,30 @@ def export(
         task: a task of kzoo; with `exporter="tf2onnx"` any Keras model.
         path: a new folder; or, for ONNX, a file that ends in `.onnx` and holds one
             function with its weights.
-        format: `"tf_saved_model"` or `"onnx"`.
-        functions: names of what to export: `"forward"`, `"generate"`. All by default;
-            in a single file `"generate"`.
+        format: `"tf_saved_model"`, `"onnx"`, or `"genai"`: a folder that
+            onnxruntime-genai runs, of a `CausalLM`. Its one ONNX function takes and
+            gives the cache under the names that other runtimes know.
+        functions: names of what to export: `"forward"`, `"generate"`, and `"prefill"`
+            and `"step"`, which hand the cache from call to call. By default all, but in
+            an ONNX folder the first two, in a single file `"generate"`.
         opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
         portable: of ONNX; use no operator newer than opset 18.
         overwrite: replace what is at `path`, once the new artifact is verified: a file
             with its weights beside it, or a folder that is empty or an artifact.
         external_data_threshold: bytes of weights above which a single ONNX file keeps
             them in a file beside it; protobuf's limit of 2 GB by default.
+        quantize: of ONNX, makes the weights smaller: `"int8"` computes with them and is
+            the fastest; `"int8_weights"` and `"int4"` need onnxruntime; `"float16"`
+            computes in float32. See `kzoo.exporters.quantize`.
+        evaluate: of ONNX, arguments of the task's `score`, such as `(x, y)`; the
+            report then holds the metric of the model and of the artifact.
         exporter: `"kzoo"` emits a task natively; `"tf2onnx"` converts the forward pass
             of any Keras model, for layers that are not written over `kzoo.ops`.
         input_signature: with tf2onnx, what the model takes; a task's own by default.
             See `kzoo.exporters.tf2onnx.convert`.
+        text: the artifact takes and gives text: the tokenizer is in the graph, by the
+            operators of TensorFlow Text or onnxruntime-extensions, which it needs where
+            it runs, and does exactly what the task's does. Or it is refused.
 
     Returns:
         An `ExportReport`.
@@ -66,10 +87,19 @@ def export(
         raise ExportError(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
         )
+    if quantize not in (None, *MODES):
+        raise ExportError(
+            f"quantize must be None or one of {MODES}. Received: {quantize!r}."
+        )
+    if (quantize or evaluate) and (format != "onnx" or exporter != "kzoo"):
+        raise ExportError(
+            "quantize and evaluate are options of format='onnx', exporter='kzoo'. "
+            f"Received: format={format!r}, exporter={exporter!r}."
+        )
     if exporter == "tf2onnx":
-        if functions is not None or portable or external_data_threshold is not None:
+        if functions or portable or external_data_threshold is not None or text:
             raise ExportError(
-                "functions, portable and external_data_threshold are options of "
+                "functions, portable, external_data_threshold and text are options of "
                 "exporter='kzoo'. Received: exporter='tf2onnx'; leave them out."
             )
         return _convert(task, path, format, opset, overwrite, input_signature)
@@ -78,46 +108,77 @@ def export(
             "input_signature is an option of exporter='tf2onnx'. Received: "
             "exporter='kzoo', which knows what a task takes; leave it out."
         )
+    if format == "genai" and (functions is not None or text):
+        raise ExportError(
+            "functions and text are no options of format='genai', which writes one "
+            f"function of ids. Received: functions={functions!r}, text={text}; leave "
+            "them out."
+        )
     if not hasattr(task, "export_functions"):
         raise ExportError(
             f"{type(task).__name__} is not a task of kzoo. Export it with "
             "format='onnx', exporter='tf2onnx'."
         )
     single = _is_file_name(path) and format == "onnx"
-    chosen = _choose(task, functions, single)
+    offered = _offered(task, format, text)
+    if single or functions is not None or format != "onnx" or text:
+        defaults = None
+    else:  # the functions that pass the cache only where they are asked for
+        defaults = [function.name for function in task.export_functions()]
+    chosen = _choose(offered, defaults if functions is None else functions, single)
     _check_model(task)
-    if format != "onnx" and (opset or portable or external_data_threshold):
+    if (format == "tf_saved_model" and (opset or portable)) or (
+        format != "onnx" and external_data_threshold
+    ):
         raise ExportError(
             "opset, portable and external_data_threshold are options of format='onnx'. "
             f"Received: format={format!r}."
         )
+    if text and format == "onnx":
+        opset = text_form.opset(opset, portable)
     targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
     for target in targets:
         _check_target(target, single, overwrite)
     try:
+        if text:
+            text_form.check_tokenizer(task, format)
         with _beside(path) as partial, references(chosen) as cases:
             target = partial / (path.with_suffix(".onnx") if single else path).name
-            if format == "onnx":
-                names = {id(v): name for name, v in task.named_variables().items()}
+            if format != "tf_saved_model":
+                matrices = Matrices(quantize)
+                names = onnx.names_of(task)
                 report, paths = onnx.write(
                     chosen,
                     names,
                     target,
                     opset=opset,
                     portable=portable,
-                    metadata=onnx.metadata_of(task),
+                    metadata=onnx.metadata_of(task) | matrices.metadata,
                     threshold=external_data_threshold,
+                    change=matrices.quantize,
                 )
-                onnx.verify(cases, lambda name: onnx.open_session(paths[name]), report)
+                if quantize:
+                    agreement.verify(cases, paths, names, matrices, report)
+                else:
+                    onnx.verify(
+                        cases, lambda name: onnx.open_session(paths[name]), report
+                    )
+                if evaluate:
+                    report.metric = scores(task, paths, evaluate)
             else:
                 variables = list(task.named_variables().values())
                 report = saved_model.write(chosen, variables, target)
+                report.needs = text_form.needs(task, format) if text else []
                 saved_model.verify(cases, target, report)
             if single:
                 target.rename(partial / path.name)  # `.ONNX`
+            elif format == "genai":
+                report.format = "genai"
+                genai.describe(task, target, report)
+                genai.verify(task, target, report)
             else:
                 _describe(task, target)
-            report.path = str(path)
+            report.path, report.text = str(path), text
             report.files = {
                 str(
                     file.relative_to(partial if single else target)
@@ -136,47 +197,105 @@ def export(
     return report
 
 
-def verify(path, task):
-    """Runs an artifact again beside a task.
+def verify(path, task, inputs=None):
+    """Runs an artifact again beside a task, on inputs of the user's, too.
 
     Args:
         path: a folder or file that `export` wrote.
         task: the task that it should equal.
+        inputs: what to compare on, beside what every export is compared on. A list of
+            examples: strings, or (first, second) pairs of strings where the task reads
+            pairs, or (source, target); or ids, a list of int each for the first input,
+            or a dict of such lists by input. Instead of a list a dict, from what an
+            error calls an example to the example. All functions of the artifact that
+            read them are run; `generate` adds few tokens, by greedy search. A language
+            model's `forward` reads what is generated from, and for want of a target
+            the decoder reads the source.
 
     Returns:
         An `ExportReport`.
 
     Raises:
-        ExportError: it cannot be run, or it differs.
+        ExportError: it cannot be run, or it differs; of the inputs the first that does
+            is named, with what both gave.
+        ValueError: the task cannot read an input.
     """
     path = Path(path)
-    functions = {f.name: f for f in task.export_functions()}
-    written = path / "report.json"
+    _check_model(task)
+    said, written = {}, path / "report.json"
     if written.is_file():  # what the export said that it holds
-        names = json.loads(written.read_text(encoding="utf-8"))["functions"]
-        functions = {n: f for n, f in functions.items() if n in names}
-    if _is_file_name(path):
-        report = ExportReport(str(path), "onnx")
-        session = onnx.open_session(path)
-        with references([_function_in(session, functions, path)]) as cases:
-            onnx.verify(cases, lambda name: session, report)
+        said = json.loads(written.read_text(encoding="utf-8"))
+    text, format = said.get("text", False), "onnx"
+    if (path / genai.CONFIG).is_file():
+        format = "genai"
     elif (path / "saved_model.pb").is_file():
-        report = ExportReport(str(path), "tf_saved_model")
-        with references(functions.values()) as cases:
-            saved_model.verify(cases, path, report)
-    else:
-        paths = {n: path / f"{n}.onnx" for n in functions}
-        if not written.is_file():
-            paths = {name: file for name, file in paths.items() if file.is_file()}
-        if not paths:
-            raise ExportError(
-                f"{path} holds no artifact of kzoo: expected saved_model.pb, or one of "
-                f"{[f'{name}.onnx' for name in functions]}."
-            )
-        report = ExportReport(str(path), "onnx")
-        with references(functions[name] for name in paths) as cases:
-            onnx.verify(cases, lambda name: onnx.open_session(paths[name]), report)
-    return report
+        format = "tf_saved_model"
+    opened = {}
+    if _is_file_name(path):
+        opened[path] = session = onnx.open_session(path)
+        text = any(i.type == "tensor(string)" for i in session.get_inputs())
+    functions = {f.name: f for f in _offered(task, format, text)}
+    if said:
+        functions = {n: f for n, f in functions.items() if n in said["functions"]}
+    elif format == "tf_saved_model":
+        functions = {f.name: f for f in task.export_functions()}
+    mode, paths = None, {}
+
+    def session_of(name):
+        return opened.get(paths[name]) or onnx.open_session(paths[name])
+
+    if format != "tf_saved_model":
+        paths = _onnx_files(path, functions, opened, said, format)
+        functions = {name: functions[name] for name in paths}
+        mode = onnx.quantize_mode(session_of(next(iter(paths))))
+    own, notes, reports = [], [], []
+    if inputs is not None:
+        own, notes = batches(
+            task,
+            inputs,
+            list(functions.values()),
+            text,
+            _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
+        )
+    for some in together(own):
+        report = ExportReport(str(path), format, text=text, notes=[*notes])
+        with references(functions.values(), some) as cases:
+            if format == "tf_saved_model":
+                report.needs = text_form.needs(task, format) if text else []
+                saved_model.verify(cases, path, report)
+            elif mode:
+                _verify_quantized(cases, paths, task, mode, report)
+            else:
+                onnx.verify(cases, session_of, report)
+        if format == "genai":
+            genai.verify(task, path, report, some)
+        reports.append(report)
+    return joined(reports)
+
+
+def _onnx_files(path, functions, opened, said, format):
+    """Name of each function that an artifact holds to its file."""
+    if opened:
+        return {_function_in(opened[path], functions, path).name: path}
+    if format == "genai":
+        return {name: path / genai.MODEL for name in functions}
+    paths = {name: path / f"{name}.onnx" for name in functions}
+    if not said:
+        paths = {name: file for name, file in paths.items() if file.is_file()}
+    if not paths:
+        raise ExportError(
+            f"{path} holds no artifact of kzoo: expected saved_model.pb, or one of "
+            f"{[f'{name}.onnx' for name in functions]}."
+        )
+    return paths
+
+
+def _verify_quantized(cases, paths, task, mode, report):
+    """Quantises the task again, in memory, to know what the files should hold."""
+    matrices, names = Matrices(mode), onnx.names_of(task)
+    for function in {case.function.name: case.function for case in cases}.values():
+        matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
+    agreement.verify(cases, paths, names, matrices, report)
 
 
 def _convert(model, path, format, opset, overwrite, input_signature):
@@ -189,7 +308,7 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     opset = opset or onnx.PORTABLE_OPSET
     axes = None
     if input_signature is None and hasattr(model, "export_functions"):
-        arguments = _choose(model, "forward", True)[0].arguments
+        arguments = _choose(model.export_functions(), "forward", True)[0].arguments
         input_signature = {
             a.name: keras.InputSpec(shape=(None,) * len(a.axes), dtype=a.dtype)
             for a in arguments
@@ -244,8 +363,18 @@ def _check_target(path, single, overwrite):
         )
 
 
-def _choose(task, names, single):
-    known = {function.name: function for function in task.export_functions()}
+def _offered(task, format, text):
+    """All functions that a task can export in a format, what serves by default last."""
+    if format == "genai":
+        return [genai.function_of(task)]
+    if text:
+        return text_form.offered(task, format)
+    steps = getattr(task, "stepwise_functions", list)()
+    return [*steps, *task.export_functions()]
+
+
+def _choose(offered, names, single):
+    known = {function.name: function for function in offered}
     if names is None:
         names = ["generate" if "generate" in known else "forward"] if single else known
     names = [names] if isinstance(names, str) else list(names)
@@ -268,6 +397,12 @@ def _check_model(task):
         for layer in task._flatten_layers()
         if layer.dtype_policy.name != "float32"
     }
+    if any("int" in policy or "float8" in policy for policy in policies):
+        raise ExportError(
+            f"{task.name} was quantised by Keras to {sorted(policies)}, which no "
+            "artifact keeps. Export the model as it was before, with quantize='int8', "
+            "'int8_weights' or 'int4'."
+        )
     if policies:
         raise ExportError(
             f"{task.name} computes in {sorted(policies)}; artifacts compute in "

@@ -1,8 +1,15 @@
 """Emits a task's functions as ONNX and verifies them in onnxruntime."""
 
+import atexit
 import collections
+import ctypes
+import functools
+import importlib.metadata
 import itertools
 import json
+import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +29,7 @@ from kzoo.ops.onnx_graph import (
 
 MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"
+EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
 
 
@@ -44,20 +52,23 @@ def emit(function, names, opset):
         for argument in function.arguments:
             inputs[argument.name] = graph.input(
                 argument.name,
-                (None,) * len(argument.axes),
+                argument.shape,
                 argument.dtype,
                 axes=argument.axes,
             )
             if argument.default is not None:
                 value = np.asarray(argument.default, onnx_dtype(argument.dtype))
-                graph.initializers[argument.name] = (value.dtype.name, (), value.copy)
+                initializer = (value.dtype.name, value.shape, value.copy)
+                graph.initializers[argument.name] = initializer
         for name, value in function.call(inputs).items():
             graph.output(value, name, axes=function.outputs[name])
     graph.prune()
     return graph
 
 
-def write(functions, names, target, *, opset, portable, metadata, threshold):
+def write(
+    functions, names, target, *, opset, portable, metadata, threshold=None, change=None
+):
     """Writes the functions: a file for one, a folder for all with weights beside.
 
     Args:
@@ -68,6 +79,7 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
         portable: use no operator newer than opset 18.
         metadata: dict of strings.
         threshold: bytes of weights above which one file keeps them beside it.
+        change: a function called with each graph before it is written.
 
     Returns:
         An `ExportReport` without checks, and name to path of the files.
@@ -89,7 +101,11 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
         )
     start = time.perf_counter()
     graphs = {f.name: emit(f, names, opset) for f in functions}
+    for graph in graphs.values():
+        if change:
+            change(graph)
     report = ExportReport(str(target), "onnx", opset=opset)
+    report.domains = sorted(set().union(*(g.domains() for g in graphs.values())))
     single = target.suffix == ".onnx"
     threshold = LARGEST_FILE if threshold is None else min(threshold, LARGEST_FILE)
     external, location = None, WEIGHTS
@@ -100,6 +116,9 @@ def write(functions, names, target, *, opset, portable, metadata, threshold):
     if not single or weight_bytes(graphs[functions[0].name]) > threshold:
         folder = target.parent if single else target
         external = (location, write_weights(graphs.values(), folder / location))
+    if any(EXTENSIONS in graph.domains() for graph in graphs.values()):
+        version = importlib.metadata.version("onnxruntime-extensions")
+        metadata = {**metadata, "needs": f"onnxruntime-extensions {version}"}
     paths = {}
     for name, graph in graphs.items():
         paths[name] = target if single else target / f"{name}.onnx"
@@ -140,18 +159,47 @@ def verify(cases, session_of, report):
 def _answers(session, cases, report):
     """Yields the outputs for each of one function's cases."""
     function = cases[0].function
-    check_interface(function, session, f"{report.path}, {function.name}")
-    declared = [*session.get_inputs(), *session.get_overridable_initializers()]
-    report.functions[function.name] = {
-        "inputs": {i.name: [i.type, i.shape] for i in declared},
+    declare(function, session, report, f"{report.path}, {function.name}")
+    run = runner(function, session)
+    for case in cases:
+        try:
+            answer = run(case.inputs)
+        except ExportError as error:
+            if not case.rows:
+                raise
+            these = f"from {case.rows[0]} to {case.rows[-1]}"
+            raise ExportError(f"{error} The inputs are those {these}.") from error
+        yield answer
+
+
+def declare(function, session, report, where):
+    """Checks names, dtypes and axes, and tells a report of them, and of what it needs.
+
+    Raises:
+        ExportError: they are not the function's.
+    """
+    check_interface(function, session, where)
+    report.functions[function.name] = declared(session)
+    metadata = session.get_modelmeta().custom_metadata_map
+    report.needs = [name for name in [metadata.get("needs")] if name]
+
+
+def declared(session):
+    """The inputs and outputs of a file, by name."""
+    inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
+    return {
+        "inputs": {i.name: [i.type, i.shape] for i in inputs},
         "outputs": {o.name: [o.type, o.shape] for o in session.get_outputs()},
     }
-    run = runner(function, session)
-    yield from (run(case.inputs) for case in cases)
 
 
-def open_session(path):
+def open_session(path, prepacked=False):
     """An onnxruntime session on the CPU.
+
+    Args:
+        path: of the file.
+        prepacked: whether weights are brought into the order that is multiplied
+            fastest, as they are where a file is served.
 
     Raises:
         ExportError: no such file, or onnxruntime cannot run it.
@@ -164,19 +212,60 @@ def open_session(path):
     options.log_severity_level = 3
     # Threads that wait for more work in a loop would take the cores from Keras.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Packed copies of the weights would double the memory of a short check.
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    if not prepacked:  # copies of the weights would double the memory of a short check
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    providers = ["CPUExecutionProvider"]
+
+    def opened():
+        try:
+            return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        except Exception as error:  # onnxruntime's errors have no common base class
+            raise ExportError(f"onnxruntime cannot run {path}: {error}") from error
+
     try:
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # onnxruntime's errors have no common base class
-        raise ExportError(f"onnxruntime cannot run {path}: {error}") from error
+        return opened()
+    except ExportError as error:
+        if EXTENSIONS not in str(error):
+            raise
+    options.register_custom_ops_library(_extensions(path))
+    return opened()
+
+
+def _extensions(path):
+    """The library of the operators that `EXTENSIONS` names."""
+    try:
+        import onnxruntime_extensions
+    except ImportError as error:
+        raise ExportError(
+            f"{path} reads or writes text with the operators of "
+            'onnxruntime-extensions, which is not installed: pip install "kzoo[text]".'
+        ) from error
+    return _bound_to_itself(onnxruntime_extensions.get_library_path())
+
+
+@functools.cache
+def _bound_to_itself(library):
+    """A library that reads its own symbols, where they are TensorFlow's, too.
+
+    onnxruntime-extensions brings a SentencePiece and a protobuf. Loaded after
+    TensorFlow it would take TensorFlow's, which are of other versions, and crash. What
+    is loaded stays as it is, so this loads a copy.
+    """
+    if not hasattr(os, "RTLD_DEEPBIND"):
+        return library
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    copy = shutil.copy(library, folder.name)
+    ctypes.CDLL(copy, os.RTLD_NOW | os.RTLD_DEEPBIND)
+    return copy
 
 
 def runner(function, session):
     """A function from a dict of numpy inputs to a dict of numpy outputs."""
-    arguments = {a.name: onnx_dtype(a.dtype) for a in function.arguments}
+    arguments = {
+        a.name: object if a.dtype == "string" else onnx_dtype(a.dtype)
+        for a in function.arguments
+    }
     outputs = [output.name for output in session.get_outputs()]
 
     def run(inputs):
@@ -196,11 +285,12 @@ def runner(function, session):
 
 def check_interface(function, session, where):
     """Raises `ExportError` when names, dtypes or axes are not the declared ones."""
-    codes = {"float32": "float", "int64": "int64", "bool": "bool"}
+    codes = {"float32": "float"}
     found = {i.name: (i.type, i.shape) for i in session.get_inputs()}
     found |= {i.name: (i.type, i.shape) for i in session.get_overridable_initializers()}
     for argument in function.arguments:
-        wanted = (f"tensor({codes[onnx_dtype(argument.dtype)]})", list(argument.axes))
+        dtype = onnx_dtype(argument.dtype)
+        wanted = (f"tensor({codes.get(dtype, dtype)})", list(argument.axes))
         if found.get(argument.name) != wanted:
             raise ExportError(
                 f"{where}: should have the input {argument.name} as {wanted}. "
@@ -214,15 +304,27 @@ def check_interface(function, session, where):
             )
 
 
+def quantize_mode(session):
+    """How the file says that it is quantised, or `None`."""
+    return session.get_modelmeta().custom_metadata_map.get("quantize")
+
+
+def names_of(task):
+    """`id(variable)` to the variable's path, as `emit` needs it."""
+    return {id(variable): name for name, variable in task.named_variables().items()}
+
+
 def metadata_of(task):
     """What the file says of itself."""
     import kzoo
 
+    labels = getattr(task, "labels", None)
     return {
         "kzoo_version": kzoo.__version__,
         "keras_version": keras.__version__,
         "task": type(task).__name__,
         "config": json.dumps(task.config.to_dict()),
+        **({"labels": json.dumps(labels)} if labels else {}),
     }
 
 

@@ -10,15 +10,35 @@ class Argument:
 
     Args:
         name: as in Keras.
-        dtype: `"int32"` (int64 in ONNX), `"float32"` or `"bool"`.
-        axes: the names of its axes, all free; `()` for a scalar.
-        default: of a scalar, used where the runtime lets an input be left out.
+        dtype: `"int32"` (int64 in ONNX), `"float32"`, `"bool"` or `"string"`.
+        axes: the names of its free axes, and the lengths of others; `()` for a scalar.
+        default: a number or array, used where the runtime lets an input be left out.
     """
 
     name: str
     dtype: str
     axes: tuple = ()
     default: object = None
+
+    @property
+    def shape(self):
+        """The axes' lengths, `None` for free ones."""
+        return tuple(axis if isinstance(axis, int) else None for axis in self.axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextForm:
+    """How a function of text comes of one of ids.
+
+    Args:
+        function: the one of ids.
+        read: from numpy inputs of text to that function's, as the task reads text.
+        write: from inputs of text and that function's outputs to outputs of text.
+    """
+
+    function: "Function"
+    read: Callable
+    write: Callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +49,14 @@ class Function:
         name: of the signature, or of the file.
         arguments: its inputs.
         outputs: name to the axes' names; an int is a fixed axis.
-        call: from a dict of tensors (or ONNX values) to a dict of outputs.
+        call: from a dict of tensors (or ONNX values) to a dict of outputs; what has a
+            default may be missing.
         cases: function of a numpy generator, to dicts of numpy inputs for verification.
         end_token_id: ends the `sequences` among its outputs.
         pad_token_id: fills them.
+        text: where it reads text, a `TextForm`.
+        given: from numpy inputs of ids to its inputs, where these are others.
+        resources: gives what `call` reads beside the task, for a SavedModel to keep.
     """
 
     name: str
@@ -42,3 +66,6 @@ class Function:
     cases: Callable
     end_token_id: int | None = None
     pad_token_id: int | None = None
+    text: TextForm | None = None
+    given: Callable | None = None
+    resources: Callable = tuple

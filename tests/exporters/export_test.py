@@ -38,10 +38,17 @@ def make(kind=kzoo.Seq2SeqLM, vocabulary_size=29, **changes):
     return model
 
 
+def until_end(model, ids):
+    """The ids before the end token; padding is among none of these."""
+    end = model.config.end_token_id
+    ids = ids[: ids.index(end)] if end in ids else ids
+    return [i for i in ids if i != model.config.pad_token_id]
+
+
 def check(report):
     functions = {"forward", "generate"}
     if report.format == "tf_saved_model":
-        functions.add("serving_default")
+        functions |= {"serving_default", "prefill", "step"}
     assert {c["function"] for c in report.checks} == set(report.functions) == functions
     assert all(c["difference"] <= 1e-4 for c in report.checks)
     generated = [c for c in report.checks if c["function"] == "generate"]
@@ -169,7 +176,17 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
         "length_penalty": "tensor(float)",
         "early_stopping": "tensor(bool)",
         "temperature": "tensor(float)",
+        "top_k": "tensor(int64)",
+        "top_p": "tensor(float)",
+        "min_p": "tensor(float)",
         "seed": "tensor(int64)",
+        "repetition_penalty": "tensor(float)",
+        "no_repeat_ngram_size": "tensor(int64)",
+        "min_new_tokens": "tensor(int64)",
+        "banned_token_ids": "tensor(int64)",
+        "stop_token_ids": "tensor(int64)",
+        "forced_token_ids": "tensor(int64)",
+        "automaton": "tensor(int64)",
     }
     prompt = np.array([[5, 6, 7], [8, 9, 0]])
     sequences, scores = session.run(None, {"encoder_token_ids": prompt})
@@ -179,14 +196,14 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
     (short, _) = session.run(
         None, {"encoder_token_ids": prompt, "max_new_tokens": np.array(11)}
     )
-    assert [model._trimmed(row[0]) for row in short.tolist()] == expected
+    assert [until_end(model, row[0]) for row in short.tolist()] == expected
     drawn = dict(temperature=1.5, seed=-3, max_new_tokens=11)
     expected = model.generate([[5, 6, 7], [8, 9]], **drawn)
     feed = {
         k: np.array(v, "f" if k == "temperature" else "i8") for k, v in drawn.items()
     }
     (tokens, _) = session.run(None, {"encoder_token_ids": prompt, **feed})
-    assert [model._trimmed(row[0]) for row in tokens.tolist()] == expected
+    assert [until_end(model, row[0]) for row in tokens.tolist()] == expected
     sequences, scores = session.run(
         None,
         {
@@ -460,6 +477,18 @@ def test_a_wrong_serving_default_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_is_verified_again_after_its_process_ended(tmp_path):
+    model, path = make(kzoo.CausalLM), tmp_path / "model"
+    model.export(path, functions="forward")
+    saved_model._runner().kill()
+    verify(path, model)
+    weights = path / "variables" / "variables.data-00000-of-00001"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ExportError, match="cannot run .*model in a fresh process: "):
+        verify(path, model)
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_mixed_precision_model_is_refused(tmp_path, policy):
     with pytest.raises(ExportError, match=f"computes in .'{policy}'"):
@@ -612,11 +641,75 @@ def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("beams", [1, 2])
-def test_an_artifact_refuses_more_sequences_than_beams(tmp_path, beams):
-    path = tmp_path / "model.onnx"
+# Each gives a result without an error, unless the artifact refuses it.
+OUT_OF_RANGE = [
+    (dict(beams=0), "beams must be at least 1"),
+    (dict(num_return_sequences=0), "num_return_sequences must be at least 1"),
+    (dict(max_new_tokens=0), "max_new_tokens must be at least 1"),
+    (dict(max_new_tokens=-1), "max_new_tokens must be at least 1"),
+    (dict(length_penalty=float("nan")), "length_penalty must be at least -5"),
+    (dict(length_penalty=99.0), "length_penalty must be at most 5"),
+    (dict(temperature=-1.0), "temperature must be at least 0"),
+    (dict(temperature=float("nan")), "temperature must be at least 0"),
+    (dict(temperature=float("inf")), "temperature must be at most 3e\\+38"),
+    (dict(temperature=1.0, beams=2), "temperature must be 0 with several beams"),
+    (dict(top_k=-1), "top_k must be at least 0"),
+    (dict(top_p=1.5), "top_p must be at most 1"),
+    (dict(min_p=-0.5), "min_p must be at least 0"),
+    (dict(repetition_penalty=0.0), "repetition_penalty must be at least"),
+    (dict(no_repeat_ngram_size=-1), "no_repeat_ngram_size must be at least 0"),
+    (dict(min_new_tokens=-1), "min_new_tokens must be at least 0"),
+    (dict(encoder_token_ids=[[5, -1]]), r"encoder_token_ids must be in \[0, 29\)"),
+    (dict(encoder_token_ids=[[5, 29]]), r"encoder_token_ids must be in \[0, 29\)"),
+    (dict(encoder_token_ids=[[]]), "encoder_token_ids must have a place for one id"),
+    (dict(banned_token_ids=[29]), r"banned_token_ids must be in \[0, 29\)"),
+    (dict(stop_token_ids=[-1]), r"stop_token_ids must be in \[0, 29\)"),
+    (dict(automaton=[[0] * 28 + [2]]), r"automaton must be in \[-1, states\]"),
+    (dict(automaton=[[0] * 28 + [-2]]), r"automaton must be in \[-1, states\]"),
+    (dict(forced_token_ids=[[29]]), r"forced_token_ids must be in \[-1, 29\)"),
+]
+
+
+@pytest.fixture(scope="module")
+def generating(tmp_path_factory):
+    path = tmp_path_factory.mktemp("generating") / "model.onnx"
     make().export(path, format="onnx")
-    session = onnxruntime.InferenceSession(path)
+    return onnxruntime.InferenceSession(path)
+
+
+@pytest.mark.parametrize(("options", "message"), OUT_OF_RANGE)
+def test_an_artifact_refuses_options_out_of_range(generating, options, message):
+    feed = {"encoder_token_ids": [[5, 6, 7]], "max_new_tokens": 3, **options}
+    dtypes = {bool: "bool", float: "float32"}
+    feed = {k: np.array(v, dtypes.get(type(v), "int64")) for k, v in feed.items()}
+    with pytest.raises(Exception, match=f"(?s)Name:'{message}.*out of data bounds"):
+        generating.run(None, feed)
+
+
+def test_every_function_refuses_ids_that_are_none_of_the_model_s(tmp_path):
+    names = ["forward", "prefill", "step"]
+    make(kzoo.CausalLM).export(tmp_path / "model", format="onnx", functions=names)
+    forward, prefill, step = (
+        onnxruntime.InferenceSession(tmp_path / "model" / f"{name}.onnx")
+        for name in names
+    )
+    logits, *cache = prefill.run(None, {"token_ids": np.array([[5, 6]])})
+    feed = dict(zip([i.name for i in step.get_inputs()][1:], cache, strict=True))
+    for session, inputs in (
+        (forward, {"token_ids": [[5, 1]]}),
+        (prefill, {"token_ids": [[5, 1]]}),
+        (step, {"tokens": [1], **feed}),
+    ):
+        (name, ids), *_ = inputs.items()
+        session.run(None, {**inputs, name: np.array(ids)})
+        for wrong in (-1, 29):
+            with pytest.raises(Exception, match=rf"(?s){name} must be in \[0, 29\)"):
+                session.run(None, {**inputs, name: np.array(ids) * 0 + wrong})
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_artifact_refuses_more_sequences_than_beams(generating, beams):
+    session = generating
     feed = {"encoder_token_ids": np.array([[5, 6, 7]]), "max_new_tokens": np.array(3)}
     feed["beams"] = np.array(beams)
     for count in range(1, beams + 1):
@@ -630,13 +723,19 @@ def test_an_artifact_refuses_more_sequences_than_beams(tmp_path, beams):
 def test_a_saved_model_refuses_more_sequences_than_beams(tmp_path):
     import tensorflow as tf
 
-    make().export(tmp_path / "model")
+    model = make()
+    model.export(tmp_path / "model", functions="generate")
     generate = tf.saved_model.load(str(tmp_path / "model")).signatures["generate"]
-    options = dict(max_new_tokens=3, beams=2, length_penalty=1.0, early_stopping=True)
-    options |= dict(temperature=0.0, seed=0)
+    options = model.search_inputs(max_new_tokens=3, beams=2)
+    del options["num_return_sequences"]
     tensors = {k: tf.convert_to_tensor(v) for k, v in options.items()}
     tensors["encoder_token_ids"] = tf.constant([[5, 6, 7]])
     kept = generate(**tensors, num_return_sequences=tf.constant(2))
     assert kept["scores"].shape == (1, 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="k"):
         generate(**tensors, num_return_sequences=tf.constant(3))
+    tensors["num_return_sequences"] = tf.constant(1)
+    for options, message in OUT_OF_RANGE:
+        wrong = {k: tf.constant(v, tensors[k].dtype) for k, v in options.items()}
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            generate(**tensors | wrong)

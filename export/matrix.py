@@ -1,0 +1,244 @@
+"""Exports every task in every form and compares what the files compute with Keras.
+
+    python export/matrix.py
+
+The matrix is task x architecture x position kind x norm, in both formats; every other
+model has its norms behind the sublayers. Each export verifies itself. Then `forward`
+reads rows of its own, padded on either side, and each token of `generate` must be the
+one that Keras's forward pass finds most probable there. Cells that the results hold
+already are left out. A cell that fails ends the script with status 1.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import keras
+import numpy as np
+import onnxruntime
+
+import kzoo
+from kzoo.config import Norm, NormPosition, Positions
+from kzoo.data import padded_batch
+from kzoo.exporters import ExportError
+
+FORMATS = ("onnx", "tf_saved_model")
+SIZE = dict(vocabulary_size=17, num_layers=1, hidden_dim=8, num_heads=2,
+            intermediate_dim=12, mask_token_id=3)  # fmt: skip
+LENGTH, NEW_TOKENS, TOLERANCE = 6, 3, 1e-4
+RESULTS = Path(__file__).parent / "results" / "matrix.json"
+
+found = {name: getattr(kzoo.tasks, name) for name in kzoo.tasks.__all__}
+TASKS = {name: x for name, x in found.items() if hasattr(x, "export_functions")}
+# What a task has to be given beside its config.
+OWN = {name: dict(num_classes=3) for name in ("TextClassifier", "TokenClassifier")}
+
+
+class Cell(NamedTuple):
+    """A model of the matrix; a name of each kind."""
+
+    task: str
+    architecture: str
+    positions: str
+    norm: str
+    norm_position: str
+
+    def build(self):
+        """The model, perturbed."""
+        own = dict(OWN.get(self.task, {}), **self._asdict())
+        keras.utils.set_random_seed(0)
+        return perturbed(TASKS[own.pop("task")].from_size("tiny", **SIZE, **own))
+
+
+CELLS = [
+    Cell(name, *cell, get_args(NormPosition)[number % 2])
+    for name, kind in TASKS.items()
+    for number, cell in enumerate(
+        itertools.product(kind.architectures, get_args(Positions), get_args(Norm))
+    )
+]
+
+
+def perturbed(task):
+    """The task, with noise in all weights: of initial ones, norms are all alike."""
+    random = np.random.default_rng(0)
+    for variable in task.named_variables().values():
+        noise = random.normal(0, 0.3, variable.shape).astype("float32")
+        variable.assign(variable + noise)
+    return task
+
+
+def covering(cells, parts):
+    """Few cells that together have all parts that any has.
+
+    Args:
+        cells: to choose from; at each step the first of those with most new parts.
+        parts: from a cell to a set.
+
+    Returns:
+        list of cells.
+    """
+    chosen, missing = [], set().union(*map(parts, cells))
+    while missing:
+        chosen.append(max(cells, key=lambda cell: len(parts(cell) & missing)))
+        missing -= parts(chosen[-1])
+    return chosen
+
+
+def pairs(values):
+    """All pairs of values, each with its place."""
+    return set(itertools.combinations(enumerate(values), 2))
+
+
+def opened(path, format):
+    """The artifact: a function of a function's name and numpy inputs."""
+    if format == "tf_saved_model":
+        import tensorflow as tf
+
+        signatures = tf.saved_model.load(str(path)).signatures
+
+        def run(name, inputs):
+            tensors = {key: tf.constant(value) for key, value in inputs.items()}
+            return {k: v.numpy() for k, v in signatures[name](**tensors).items()}
+
+        return run
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # it warns of options that may be left out
+
+    def run(name, inputs):
+        session = onnxruntime.InferenceSession(path / f"{name}.onnx", options)
+        integers = {k: np.int64(v) for k, v in inputs.items() if v.dtype == np.int32}
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, {**inputs, **integers})))
+
+    return run
+
+
+def padded_rows(task, random):
+    """Ids int32 (3, LENGTH): a full row, and rows padded on the right and the left.
+
+    Each holds an end token, behind which question answering has its context.
+    """
+    config = task.config
+    stacks = [stack for stack in (config.encoder, config.decoder) if stack]
+    size = min(stack.vocabulary_size for stack in stacks)
+    pad, end = config.pad_token_id, config.end_token_id
+    usual = [i for i in range(size) if i not in (pad, end)]
+    ids = random.choice(usual, (3, LENGTH)).astype("int32")
+    ids[:, 2], ids[1, 4:], ids[2, :2] = end, pad, pad
+    return ids
+
+
+def forward_difference(task, run, random):
+    """The largest difference of `forward` from Keras, relative above 1."""
+    (forward, *_) = task.export_functions()
+    inputs = {a.name: padded_rows(task, random) for a in forward.arguments}
+    if "segment_ids" in inputs:
+        inputs["segment_ids"] %= task.stack.config.num_segments
+    tensors = {k: keras.ops.convert_to_tensor(v) for k, v in inputs.items()}
+    got, differences = run("forward", inputs), []
+    for name, value in task.named_outputs(tensors).items():
+        value = keras.ops.convert_to_numpy(value)
+        if got[name].shape != value.shape:
+            return np.inf
+        scale = np.maximum(1.0, np.abs(value))
+        differences.append(np.max(np.abs(got[name] - value) / scale))
+    return float(np.max(differences))
+
+
+def token_difference(task, run, format, random):
+    """How far tokens of `generate` are from being the most probable: logits' largest.
+
+    Keras reads prompt and tokens at once, without a cache.
+    """
+    config, ids = task.config, padded_rows(task, random)
+    pad, end = config.pad_token_id, config.end_token_id
+    options = task.search_inputs(format, max_new_tokens=NEW_TOKENS, banned_tokens=[pad])
+    sequences = run("generate", {task.prompt_input: ids, **options})["sequences"]
+    rows = []
+    for prompt, new in zip(ids, sequences[:, 0].tolist(), strict=True):
+        new = new[: new.index(end) + 1] if end in new else new
+        prompt = prompt[prompt != pad].tolist()
+        rows.append(([config.start_token_id] if config.encoder else prompt, new))
+    read = padded_batch([before + new for before, new in rows], pad_id=pad)
+    logits = task({task.prompt_input: ids, task.decoder_input: read})
+    logits = np.array(keras.ops.convert_to_numpy(logits))
+    logits[:, :, pad] = -np.inf
+    gaps = [
+        logits[row, place].max() - logits[row, place, token]
+        for row, (before, new) in enumerate(rows)
+        for place, token in enumerate(new, len(before) - 1)
+    ]
+    return float(np.max(gaps))
+
+
+def check(task, format, folder, functions=None):
+    """The largest difference of a task's artifact from Keras, in any way.
+
+    Where values are large it is relative, as the tolerance of an export is.
+
+    Args:
+        task: the model.
+        format: one of `FORMATS`.
+        folder: where the artifact is written.
+        functions: names of what it holds; `forward` and `generate` by default.
+
+    Raises:
+        ExportError: it is larger than rounding explains.
+    """
+    functions = functions or [function.name for function in task.export_functions()]
+    report = task.export(folder / "model", format, functions=functions)
+    run, random = opened(folder / "model", format), np.random.default_rng(1)
+    differences = [forward_difference(task, run, random)]
+    if "generate" in functions:
+        differences.append(token_difference(task, run, format, random))
+    if not np.max(differences) <= TOLERANCE:
+        raise ExportError(f"forward and tokens are {differences} from Keras.")
+    verified = (c["difference"] * TOLERANCE / c["tolerance"] for c in report.checks)
+    return max(*differences, *verified)
+
+
+def print_table(results):
+    """By task and format the largest difference, and how many of the cells passed."""
+    print(" " * 18 + "".join(f"{format:>19}" for format in results))
+    for name in TASKS:
+        line = f"{name:18}"
+        for cells in results.values():
+            own = [value for cell, value in cells.items() if cell.split()[0] == name]
+            passed = [value for value in own if not isinstance(value, str)]
+            line += f"{max(passed, default=0.0):11.1e} {len(passed):3}/{len(own):3}"
+        print(line)
+
+
+def main():
+    """Runs what is missing; the status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    results = json.loads(args.out.read_text()) if args.out.exists() else {}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    # Those that have every pair of values come first: a fault shows early.
+    cells = dict.fromkeys([*covering(CELLS, pairs), *CELLS])
+    for format, cell in itertools.product(args.formats, cells):
+        done, name = results.setdefault(format, {}), " ".join(cell)
+        if name in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                done[name] = check(cell.build(), format, Path(folder))
+            except ExportError as error:
+                done[name] = str(error)
+        print(f"{format:16}{name:60}{done[name]}", flush=True)
+        args.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    print_table(results)
+    values = (value for cells in results.values() for value in cells.values())
+    return int(any(isinstance(value, str) for value in values))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

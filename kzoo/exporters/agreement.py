@@ -1,0 +1,356 @@
+"""Runs a quantised artifact beside a float32 one, and says how near it is.
+
+Three things are held apart, so that a tight bound finds what is wrong however much a
+model suffers from few bits:
+
+1. Every weight is off by half a step of its rounding at most (`Matrix.restored`).
+2. A float32 artifact with the rounded weights computes what the quantised one does, but
+   for what its operators round on the way.
+3. The model's own numbers and tokens: how near they are is for the user to judge, and
+   bounded only so that an artifact that has nothing left of the model is refused.
+
+An artifact of text is held to a file of ids with the same quantised weights, whose
+answers it has to give exactly; and that file is judged as said.
+"""
+
+import dataclasses
+import functools
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kzoo import ops
+from kzoo.exporters import checks, onnx
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.report import ExportReport
+
+_TURNS = 5  # of a measurement of latency
+_NOTHING = 1e20  # values from here say "none": masked logits, missing sequences
+
+
+class Tolerance(NamedTuple):
+    """Bounds of a mode; differences are in units of the output's spread.
+
+    Args:
+        operators: root mean square difference from the float32 artifact with the
+            rounded weights, in multiples of what that artifact differs by when its
+            activations get 8 bits. A scale that is wrong in one matrix gives a
+            difference of the whole matrix, many times that of rounding.
+        tokens: the least share of generated tokens that are that artifact's. It was
+            at least 0.88 in 15 models with random weights, whose best tokens are close
+            to one another; tokens of other weights agree hardly ever.
+        model: root mean square difference from the model. Numbers that have nothing
+            to do with the model's are about 1.4 apart.
+    """
+
+    operators: float | None
+    tokens: float
+    model: float
+
+
+TOLERANCES = {
+    # Cast to float32 at once, so that the products are those of the float32 artifact,
+    # and are compared as in any artifact. A weight keeps 11 bits.
+    "float16": Tolerance(operators=None, tokens=1.0, model=0.02),
+    # Activations keep 8 bits for a whole matrix, as in the artifact compared with:
+    # 0.95 to 1.1 of its difference in 60 models with random weights. Weights keep 7
+    # bits; these models' outputs were off by up to 0.25, most by less than 0.05.
+    "int8": Tolerance(operators=2.0, tokens=0.5, model=0.5),
+    # Activations keep 8 bits for each block of a row, other bits than those of the
+    # artifact compared with: 0.5 to 1.8 of its difference, the latter where an output
+    # is a few numbers. Weights keep 8 bits; off by up to 0.15.
+    "int8_weights": Tolerance(operators=3.0, tokens=0.5, model=0.3),
+    # As before; but a weight keeps 4 bits and is off by some 10%. Models with random
+    # weights were off by 0.15 to 0.86.
+    "int4": Tolerance(operators=3.0, tokens=0.5, model=1.2),
+}
+_ROUNDING = 1e-3  # of float32, where no matrix is quantised
+
+
+def verify(cases, paths, names, matrices, report):
+    """Compares a quantised artifact with Keras; adds what is found to the report.
+
+    Args:
+        cases: from `checks.references`.
+        paths: function's name to the artifact's file.
+        names: `id(variable)` to its path.
+        matrices: the `Matrices` that the files should hold.
+        report: an `ExportReport`.
+
+    Raises:
+        ExportError: something is off by more than `TOLERANCES` says.
+    """
+    import onnxruntime
+
+    start = time.perf_counter()
+    report.runtime = f"onnxruntime {onnxruntime.__version__}"
+    report.quantize = matrices.mode
+    functions = {case.function.name: case.function for case in cases}
+    over = {name: _of_ids(function) for name, function in functions.items()}
+    expected = [case.expected.result() for case in cases]  # then the cores are free
+    if not ops.buffers_grow():  # Keras's buffer is as long as max_new_tokens
+        expected = [
+            checks.trimmed(over[case.function.name], right)
+            if "sequences" in right
+            else right
+            for case, right in zip(cases, expected, strict=True)
+        ]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def write(name, change):
+            return onnx.write(
+                list(over.values()),
+                names,
+                Path(folder) / name,
+                opset=report.opset,
+                portable=False,
+                metadata={},
+                change=change,
+            )
+
+        rounded, rounded_paths = write("rounded", matrices.restore)
+        report.float32_weight_bytes = rounded.weight_bytes
+        all_paths = {"artifact": paths, "rounded": rounded_paths}
+        if any(function.text for function in functions.values()):
+            _, all_paths["artifact"] = write("quantised", matrices.quantize)
+        if TOLERANCES[matrices.mode].operators:
+            coarse = functools.partial(matrices.restore, round_activations=True)
+            _, all_paths["coarse"] = write("coarse", coarse)
+        for name, function in functions.items():
+            own = [
+                (case, right)
+                for case, right in zip(cases, expected, strict=True)
+                if case.function is function
+            ]
+            files = {who: every[name] for who, every in all_paths.items()}
+            answers = _verify_function(over[name], own, files, matrices.mode, report)
+            if function.text:
+                _verify_text(function, own, answers, paths[name], report)
+    report.seconds["verify"] = time.perf_counter() - start
+
+
+def _of_ids(function):
+    """The function itself; of text the one that it is over, under its name."""
+    if not function.text:
+        return function
+    return dataclasses.replace(function.text.function, name=function.name)
+
+
+def _verify_text(function, cases, answers, path, report):
+    """An artifact of text against what the file of ids with its weights gives."""
+    where = f"{report.path}, {function.name}"
+    session = onnx.open_session(path, prepacked=True)
+    onnx.declare(function, session, report, where)
+    run, labels = onnx.runner(function, session), []
+    for (case, _), right, model in zip(cases, answers["artifact"], answers["model"]):
+        right, model = (
+            checks.written(function, case.inputs, outputs) for outputs in (right, model)
+        )
+        same = ExportReport(report.path, report.format)
+        checks.compare(function, case.name, run(case.inputs), right, same, case.rows)
+        if "label" in right:
+            labels.append(np.mean(right["label"] == model["label"]))
+    if labels:
+        report.label_agreement = float(np.mean(labels))
+
+
+def _verify_function(function, cases, files, mode, report):
+    """Judges a function of ids; returns the outputs for each case by who gave them."""
+    where = f"{report.path}, {function.name}"
+    sessions = {who: onnx.open_session(p, prepacked=True) for who, p in files.items()}
+    onnx.declare(function, sessions["artifact"], report, where)
+    runs = {who: onnx.runner(function, session) for who, session in sessions.items()}
+    inputs = [
+        case.function.text.read(case.inputs) if case.function.text else case.inputs
+        for case, _ in cases
+    ]
+    answers = {who: [run(each) for each in inputs] for who, run in runs.items()}
+    answers["model"] = [right for _, right in cases]
+    for (case, right), got, rounded in zip(
+        cases, answers["artifact"], answers["rounded"]
+    ):
+        case = case._replace(function=function)
+        _compare(case, got, rounded, right, where, mode, report)
+    every = answers
+    generates = "sequences" in function.outputs
+    if generates:
+        report.token_agreement = _check_tokens(
+            answers, where, mode, functools.partial(_most_different, cases, answers)
+        )
+        answers = _of_equal_tokens(answers)
+    report.differences[function.name] = {}
+    for name in function.outputs:
+        if name == "sequences":
+            continue
+        values = {who: [each[name] for each in a] for who, a in answers.items()}
+        found = {
+            "model": difference(values["artifact"], values["model"]),
+            "rounded": difference(values["artifact"], values["rounded"]),
+        }
+        if "coarse" in values:
+            found["activations"] = difference(values["coarse"], values["rounded"])
+        most = functools.partial(_most_different, cases, every, name)
+        _check_differences(f"{where}: {name}", found, mode, generates, most)
+        report.differences[function.name][name] = found
+    report.latency[function.name] = _latency(
+        {"float32": runs["rounded"], mode: runs["artifact"]}, inputs
+    )
+    return every
+
+
+def _check_tokens(answers, where, mode, most):
+    """The share of the artifact's tokens that are the model's."""
+    shares = {}
+    for who in ("rounded", "model"):
+        pairs = zip(answers["artifact"], answers[who], strict=True)
+        shares[who] = statistics.mean(
+            token_agreement(got["sequences"], right["sequences"])
+            for got, right in pairs
+        )
+    if shares["rounded"] < TOLERANCES[mode].tokens:
+        raise ExportError(
+            f"{where}: {shares['rounded']:.0%} of the tokens are those of a float32 "
+            f"file with the same weights, less than {TOLERANCES[mode].tokens:.0%}."
+            f"{most('sequences', 'rounded')} Do not use this artifact; please report "
+            "this."
+        )
+    return shares["model"]
+
+
+def _of_equal_tokens(answers):
+    """The scores of those sequences that all agree on."""
+    kept = {who: [] for who in answers}
+    for outputs in zip(*answers.values(), strict=True):
+        length = min(each["sequences"].shape[-1] for each in outputs)
+        first = outputs[0]["sequences"]
+        equal = np.ones(first.shape[:-1], bool)
+        for each in outputs:
+            tokens = each["sequences"]
+            equal &= (tokens[..., :length] == first[..., :length]).all(axis=-1)
+            equal &= tokens.shape[-1] == first.shape[-1]
+        for who, each in zip(answers, outputs, strict=True):
+            kept[who].append({"scores": each["scores"][equal]})
+    return kept
+
+
+def _compare(case, got, rounded, expected, where, mode, report):
+    """One case: names, dtypes and shapes; adds a check to the report."""
+    where = f"{where}, {case.name}"
+    if mode == "float16":
+        checks.compare(case.function, case.name, got, rounded, report, case.rows)
+        check = report.checks[-1]
+    else:
+        dtypes, right = (
+            {name: str(x.dtype) for name, x in outputs.items()}
+            for outputs in (got, rounded)
+        )
+        if dtypes != right:
+            raise ExportError(
+                f"{where}: expected the outputs {right}. Received: {dtypes}."
+            )
+        check = {"function": case.function.name, "case": case.name}
+        if case.rows:
+            check["rows"] = len(case.rows)
+        report.checks.append(check)
+    floats = [name for name in expected if expected[name].dtype.kind == "f"]
+    for name in floats:
+        if got[name].shape != expected[name].shape:
+            raise ExportError(
+                f"{where}: {name} should have shape {expected[name].shape}. "
+                f"Received: {got[name].shape}."
+            )
+        if not np.isfinite(got[name]).all():
+            raise ExportError(f"{where}: {name} should be finite, and is not.")
+    check["difference"] = max(
+        float(np.max(np.abs(a - b), initial=0.0, where=np.abs(b) < _NOTHING))
+        for a, b in ((got[name], expected[name]) for name in floats)
+    )
+    if "sequences" in expected:
+        ended = (got["sequences"] == case.function.end_token_id).any(axis=-1)
+        check["sequences"], check["ended"] = ended.size, int(ended.sum())
+        check["token_agreement"] = token_agreement(
+            got["sequences"], expected["sequences"]
+        )
+        check["tokens_equal"] = check["token_agreement"] == 1.0
+
+
+def _most_different(cases, answers, name, who):
+    """A sentence that names the user's input whose output is the farthest off."""
+    rows = {}
+    for (case, _), got, right in zip(cases, answers["artifact"], answers[who]):
+        for row, mine, theirs in zip(case.rows or (), got[name], right[name]):
+            if name == "sequences":
+                rows[row] = 1 - token_agreement(mine, theirs)
+            else:
+                real = np.abs(theirs) < _NOTHING
+                rows[row] = np.sum((mine - theirs) ** 2, where=real)
+    return f" Of the own inputs {max(rows, key=rows.get)} is off most." if rows else ""
+
+
+def _check_differences(where, found, mode, generates, most):
+    tolerance = TOLERANCES[mode]
+    if tolerance.operators:
+        # Scores are few, and so their difference is less certain.
+        factor = tolerance.operators * (2 if generates else 1)
+        limit = _ROUNDING + factor * found["activations"]
+        if not found["rounded"] <= limit:
+            raise ExportError(
+                f"{where} differs by {found['rounded']:.3g} of its spread from a "
+                f"float32 file with the same weights, more than {limit:.3g}."
+                f"{most('rounded')} Do not use this artifact; please report this."
+            )
+    if not generates and not found["model"] <= tolerance.model:
+        raise ExportError(
+            f"{where} differs by {found['model']:.3g} of its spread from the model, "
+            f"more than {tolerance.model:g}.{most('model')} This model does not bear "
+            f"quantize={mode!r}; use one with more bits."
+        )
+
+
+def difference(got, expected):
+    """Root mean square difference in units of the standard deviation of `expected`.
+
+    Args:
+        got: float arrays.
+        expected: likewise; where they are very large, nothing is compared.
+
+    Returns:
+        float.
+    """
+    got, expected = (np.concatenate([x.ravel() for x in each], dtype="float64")
+                     for each in (got, expected))  # fmt: skip
+    real = np.abs(expected) < _NOTHING
+    if (np.abs(got[~real]) < _NOTHING).any():
+        return np.inf
+    if not real.any():
+        return 0.0
+    error = np.sqrt(np.mean((got[real] - expected[real]) ** 2))
+    # The mean counts a little, for numbers that hardly differ from one another.
+    spread = np.std(expected[real]) + 0.01 * np.abs(np.mean(expected[real])) + 1e-6
+    return float(error / spread)
+
+
+def token_agreement(got, expected):
+    """The share of equal tokens, int (..., L); of the longer where lengths differ."""
+    shorter = min(got.shape[-1], expected.shape[-1])
+    longer = max(got.shape[-1], expected.shape[-1])
+    if not longer:
+        return 1.0
+    equal = (got[..., :shorter] == expected[..., :shorter]).mean() if shorter else 0.0
+    return float(equal) * shorter / longer
+
+
+def _latency(runs, inputs):
+    """Seconds of all inputs for each run: medians, taken in turns."""
+    seconds = {name: [] for name in runs}
+    for _ in range(_TURNS):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            for each in inputs:
+                run(each)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}

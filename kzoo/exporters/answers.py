@@ -1,0 +1,169 @@
+"""Lets a task answer with an artifact, so that its own metric measures the artifact."""
+
+import contextlib
+
+import keras
+import numpy as np
+
+from kzoo.exporters import onnx
+from kzoo.exporters.errors import ExportError
+from kzoo.generation import CompiledFunction
+from kzoo.generation.streaming import before_stop
+
+
+@contextlib.contextmanager
+def answers_from(task, sessions):
+    """While the block runs, the task's outputs and tokens are an ONNX artifact's.
+
+    `predict`, `generate`, `score` and what else a task offers then work on strings as
+    they always do. The functions run without a graph, one batch at a time; `fit` does
+    not work. An artifact of text answers `predict` and `generate`, and `score` where
+    it asks for no more.
+
+    Args:
+        task: the task that was exported.
+        sessions: name of a function to its onnxruntime session.
+
+    Yields:
+        The task.
+
+    Raises:
+        ExportError: a function is asked for that `sessions` lacks, or with an option
+            that the artifact does not take.
+
+    Example:
+        >>> sessions = {"forward": onnxruntime.InferenceSession("out/forward.onnx")}
+        >>> with answers_from(classifier, sessions):
+        ...     classifier.score(texts, labels)
+    """
+    functions = {function.name: function for function in task.export_functions()}
+
+    def run(name, inputs):
+        if name not in sessions:
+            raise ExportError(
+                f"{task.name} is asked for {name!r}, which the artifact lacks. It has "
+                f"{sorted(sessions)}; export it, too."
+            )
+        known = {argument.name for argument in functions[name].arguments}
+        if not set(inputs) <= known:
+            raise ExportError(
+                f"{name!r} of the artifact takes {sorted(known)}. "
+                f"Received: {sorted(inputs)}."
+            )
+        arrays = {k: keras.ops.convert_to_numpy(v) for k, v in inputs.items()}
+        outputs = onnx.runner(functions[name], sessions[name])(arrays)
+        return {k: keras.ops.convert_to_tensor(v) for k, v in outputs.items()}
+
+    def call(inputs, training=None):
+        return task.from_named_outputs(run("forward", _unmasked(task, inputs)))
+
+    def search(inputs, options, capacity=None):
+        # A draw follows from its row, which the artifact counts by itself.
+        options = {k: v for k, v in options.items() if k != "row"}
+        outputs = run("generate", {**_unmasked(task, inputs), **options})
+        return outputs["sequences"], outputs["scores"]
+
+    def compiled_function(key, function, signature):
+        return _Eager(task, function, signature)
+
+    replaced = dict(call=call, search=search, compiled_function=compiled_function)
+    if any(map(_takes_text, sessions.values())):
+        replaced |= _of_text(task, sessions)
+    run_eagerly = task.run_eagerly
+    for name, function in replaced.items():
+        object.__setattr__(task, name, function)  # Keras need not know
+    task.run_eagerly, task.predict_function = True, None
+    try:
+        yield task
+    finally:
+        for name in replaced:
+            object.__delattr__(task, name)
+        task.run_eagerly, task.predict_function = run_eagerly, None
+
+
+def _takes_text(session):
+    return any(given.type == "tensor(string)" for given in session.get_inputs())
+
+
+def _of_text(task, sessions):
+    """`predict` and `generate` of an artifact that takes and gives text."""
+
+    def answers(name, columns, options, batch_size):
+        if name not in sessions:
+            raise ExportError(
+                f"{task.name} is asked for {name!r} of texts, which the artifact "
+                f"lacks. It has {sorted(sessions)}; export it, too."
+            )
+        session, found = sessions[name], []
+        outputs = [output.name for output in session.get_outputs()]
+        for first in range(0, len(columns[0]), batch_size):
+            feed = {
+                given.name: np.array(column[first : first + batch_size], object)
+                for given, column in zip(session.get_inputs(), columns, strict=True)
+            }
+            found.append(dict(zip(outputs, session.run(None, feed | options))))
+        return {key: np.concatenate([each[key] for each in found]) for key in outputs}
+
+    def predict(x, *, batch_size=32, **_):
+        x = list(x)
+        pairs = not isinstance(x[0], str)
+        name = (
+            "forward"
+            if pairs == (min(task.texts_per_example) == 2)
+            else ("forward_pairs")
+        )
+        columns = list(zip(*x)) if pairs else [x]
+        outputs = answers(name, columns, {}, batch_size)
+        outputs.pop("label", None)
+        ((name, values),) = outputs.items()
+        values = values.reshape(len(x), -1)
+        # The logits but for a number that all classes share.
+        return np.log(np.maximum(values, 1e-30)) if name == "probabilities" else values
+
+    def generate(x, *, batch_size=32, **options):
+        stops = task._search_options(options).stop
+        options = task.search_inputs("onnx", **options)
+        outputs = answers("generate", [list(x)], options, batch_size)
+        best = outputs["generated_text"][:, 0].tolist()
+        return [before_stop(text, stops) for text in best]
+
+    return (
+        dict(generate=generate) if hasattr(task, "generate") else dict(predict=predict)
+    )
+
+
+def scores(task, paths, arguments):
+    """The task's metric, of the model and of an artifact.
+
+    Args:
+        task: the task.
+        paths: name of a function to its file.
+        arguments: of `task.score`.
+
+    Returns:
+        dict of `"model"` and `"artifact"`, what `score` gives.
+    """
+    sessions = {n: onnx.open_session(path, prepacked=True) for n, path in paths.items()}
+    model = task.score(*arguments)
+    with answers_from(task, sessions):
+        return {"model": model, "artifact": task.score(*arguments)}
+
+
+class _Eager(CompiledFunction):
+    """A function that is not compiled: an artifact cannot be part of a graph."""
+
+    def __init__(self, model, function, signature):
+        self.model, self.function, self.signature = model, function, signature
+        self.traces, self._run = 0, self._eager()
+
+
+def _unmasked(task, inputs):
+    """The inputs with the padding id where a mask says padding."""
+    inputs = dict(inputs)
+    for name in [name for name in inputs if name.endswith("padding_mask")]:
+        ids = name.replace("padding_mask", "token_ids")
+        mask = keras.ops.convert_to_numpy(inputs.pop(name)).astype(bool)
+        array = keras.ops.convert_to_numpy(inputs[ids]).copy()
+        array[~mask] = task.config.pad_token_id
+        inputs[ids] = array
+    return inputs

@@ -1,0 +1,320 @@
+"""A folder that onnxruntime-genai runs: the files, and the proof that it does."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kzoo.exporters import checks
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.onnx import open_session, runner
+from kzoo.exporters.report import OWN
+from kzoo.generation.streaming import before_end
+
+CONFIG = "genai_config.json"
+MODEL = "model.onnx"
+
+# What a tokenizer is tried on.
+SAMPLES = (
+    "Once upon a time, there were 3 bears.",
+    "  two  spaces,\n\na new line\tand a tab ",
+    "Zwei Männer – don't they'll say: «oui»? 12345 東京 🙂",
+)
+
+
+def function_of(task):
+    """The function that `format="genai"` writes.
+
+    Raises:
+        ExportError: onnxruntime-genai runs no such task.
+    """
+    if not hasattr(task, "genai_function"):
+        raise ExportError(
+            "format='genai' is for a CausalLM: onnxruntime-genai runs decoders, and "
+            "none of kzoo's other architectures. "
+            f"Received: {type(task).__name__}. Export format='onnx', whose "
+            "functions='prefill' and 'step' serve token by token, too."
+        )
+    return task.genai_function()
+
+
+def model_inputs(ids, mask):
+    """The inputs of a step beside the cache.
+
+    Args:
+        ids: int (B, T).
+        mask: bool (B, S), which of the S positions so far are real; these T come last.
+
+    Returns:
+        dict of int32 arrays.
+    """
+    counted = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    positions = np.where(mask, counted, 0)[:, -ids.shape[1] :]
+    return {
+        "input_ids": ids,
+        "attention_mask": mask.astype("int32"),
+        "position_ids": positions.astype("int32"),
+    }
+
+
+def describe(task, folder, report):
+    """Writes what stands beside the model: both configs, and the tokenizer.
+
+    Args:
+        task: a `CausalLM`.
+        folder: of the model.
+        report: gets a note of what is left out.
+    """
+    folder, config, stack = Path(folder), task.config, task.config.decoder
+    special = {
+        "bos_token_id": config.start_token_id,
+        "eos_token_id": config.end_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
+    inputs = {name: name for name in ("input_ids", "attention_mask", "position_ids")}
+    kinds = ("key", "value")
+    inputs |= {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in kinds}
+    outputs = {f"present_{kind}_names": f"present.%d.{kind}" for kind in kinds}
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": MODEL,
+        "head_size": stack.head_dim,
+        "hidden_size": stack.hidden_dim,
+        "num_attention_heads": stack.num_heads,
+        "num_hidden_layers": stack.num_layers,
+        "num_key_value_heads": stack.num_key_value_heads,
+        "inputs": inputs,
+        "outputs": {"logits": "logits", **outputs},
+    }
+    limit = stack.max_sequence_length
+    model = {
+        "type": "decoder",
+        **special,
+        "vocab_size": stack.vocabulary_size,
+        "context_length": limit,
+        "decoder": decoder,
+    }
+    # The cache is concatenated; a shared buffer is for onnxruntime's own operators.
+    search = {
+        "do_sample": False,
+        "max_length": limit,
+        "past_present_share_buffer": False,
+    }
+    _save(folder / CONFIG, {"model": model, "search": search})
+    _save(
+        folder / "config.json",
+        {
+            "task": type(task).__name__,
+            "model": config.to_dict(),
+            # What other tools call these.
+            "model_type": "kzoo",
+            "vocab_size": stack.vocabulary_size,
+            "hidden_size": stack.hidden_dim,
+            "intermediate_size": stack.intermediate_dim,
+            "num_hidden_layers": stack.num_layers,
+            "num_attention_heads": stack.num_heads,
+            "num_key_value_heads": stack.num_key_value_heads,
+            "head_dim": stack.head_dim,
+            "max_position_embeddings": limit,
+            **special,
+        },
+    )
+    if task.tokenizer is None:
+        report.notes.append("The task has no tokenizer, so the folder has none.")
+        return
+    described = _tokenizer_files(task)
+    if described is None:
+        report.notes.append(
+            "No tokenizer.json: onnxruntime-genai reads byte-level byte-pair encodings "
+            f"of kzoo, not {task.tokenizer!r}. Give it ids."
+        )
+        return
+    for name, content in described.items():
+        _save(folder / name, content)
+
+
+def _save(path, content):
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _tokenizer_files(task):
+    """Name to content of the files that make `task.tokenizer`, or `None`."""
+    if task.tokenizer.file_name != "tokenizer.json":
+        return None
+    model = json.loads(task.tokenizer.get_config()["model"])
+    pre_tokenizer = model["pre_tokenizer"] or {}
+    if (
+        model["model"]["type"] != "BPE"
+        or model["normalizer"] is not None
+        or pre_tokenizer.get("type") != "ByteLevel"
+    ):
+        return None
+    start, end, pad = (
+        task.tokenizer.tokens([token_id])[0]
+        for token_id in (
+            task.config.start_token_id,
+            task.config.end_token_id,
+            task.config.pad_token_id,
+        )
+    )
+    text = [{"Sequence": {"id": "A", "type_id": 0}}]
+    first = [{"SpecialToken": {"id": start, "type_id": 0}}]
+    ids = {"id": start, "ids": [task.config.start_token_id], "tokens": [start]}
+    model["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": first + text,
+        "pair": first + text + [{"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {start: ids},
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": True,
+        "bos_token": start,
+        "eos_token": end,
+        "pad_token": pad,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": task.config.decoder.max_sequence_length,
+    }
+    return {"tokenizer.json": model, "tokenizer_config.json": config}
+
+
+def verify(task, folder, report, own=()):
+    """Generates step by step in onnxruntime and in onnxruntime-genai, as Keras does.
+
+    The logits are compared with those of the task without a cache, too.
+
+    Args:
+        task: a `CausalLM`.
+        folder: of the model and its files.
+        report: gets the checks.
+        own: `Batch`es of the user's inputs, which are prompts, too.
+
+    Raises:
+        ExportError: a token or a logit differs.
+    """
+    ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
+    _verify(task, Path(folder), report, ids, task.room(8))
+    for batch in own:
+        ids = batch.columns["token_ids"]
+        _verify(task, Path(folder), report, ids, batch.new_tokens, batch.names)
+
+
+def _verify(task, folder, report, ids, steps, rows=None):
+    """As `verify`, from int (B, T) prompts padded on the right."""
+    end = task.config.end_token_id
+    (generate,) = (f for f in task.export_functions() if f.name == "generate")
+    inputs = {"token_ids": ids, "max_new_tokens": steps}
+    sequences = checks.reference(generate, inputs)["sequences"][:, 0]
+    expected = [before_end(row, [end]) for row in sequences.tolist()]
+    mask = ids != task.config.pad_token_id
+
+    tokens, logits = _decode(task, folder, ids, mask, steps)
+    whole = [ids[i][mask[i]].tolist() + tokens[i].tolist() for i in range(len(ids))]
+    without_cache = [_logits(task, row[:-1])[-steps:] for row in whole]
+    checks.compare(
+        task.genai_function(),
+        f"{OWN}, token by token" if rows else "token by token, padded",
+        {"logits": logits},
+        {"logits": np.stack(without_cache)},
+        report,
+        rows,
+    )
+    # Without the end token, which genai does not always give.
+    found = [before_end(row, [end]) for row in tokens.tolist()]
+    _check_tokens("greedy in onnxruntime", found, expected, steps, report, rows)
+    if importlib.util.find_spec("onnxruntime_genai") is None:
+        report.notes.append(
+            "Not run in onnxruntime-genai, which is not installed: pip install "
+            "'kzoo[genai]'."
+        )
+        return
+    import onnxruntime_genai
+
+    if not rows:
+        report.runtime += f", onnxruntime-genai {onnxruntime_genai.__version__}"
+    try:
+        model = onnxruntime_genai.Model(str(folder))
+        options = onnxruntime_genai.GeneratorParams(model)
+        options.set_search_options(batch_size=len(ids), max_length=ids.shape[1] + steps)
+        generator = onnxruntime_genai.Generator(model, options)
+        generator.append_tokens(ids)
+        while not generator.is_done():
+            generator.generate_next_token()
+        found = [generator.get_sequence(i)[ids.shape[1] :] for i in range(len(ids))]
+    except Exception as error:  # it raises what C++ throws, RuntimeError or else
+        raise ExportError(f"onnxruntime-genai cannot run {folder}: {error}") from error
+    found = [before_end(row.tolist(), [end]) for row in found]
+    _check_tokens("greedy in onnxruntime-genai", found, expected, steps, report, rows)
+    if not rows and (folder / "tokenizer.json").is_file():
+        _check_tokenizer(task, onnxruntime_genai.Tokenizer(model), folder, report)
+
+
+def _decode(task, folder, ids, mask, steps):
+    """Greedy search with the cache: tokens int (B, L), logits float (B, L, V)."""
+    function, tokens, logits = task.genai_function(), [], []
+    run = runner(function, open_session(folder / MODEL))
+    past = [argument for argument in function.arguments if len(argument.axes) == 4]
+    present = list(function.outputs)[1:]
+    shape = [len(ids), past[0].axes[1], 0, past[0].axes[3]]
+    cache = [np.zeros(shape, "float32") for _ in past]
+    last = mask.sum(axis=1) - 1
+    for _ in range(steps):
+        names = (argument.name for argument in past)
+        outputs = run({**model_inputs(ids, mask), **dict(zip(names, cache))})
+        logits.append(outputs["logits"][np.arange(len(ids)), last])
+        ids = logits[-1].argmax(axis=-1)[:, None].astype("int32")
+        tokens.append(ids)
+        mask = np.concatenate([mask, np.ones_like(ids, bool)], axis=1)
+        cache = [outputs[name] for name in present]
+        last = 0
+    return np.concatenate(tokens, axis=1), np.stack(logits, axis=1)
+
+
+def _logits(task, row):
+    """Keras's logits at every position of a row of ids, float (T, V)."""
+    ids = keras.ops.convert_to_tensor([row], "int32")
+    # Generated ids are real, even those that stand for padding.
+    mask = keras.ops.ones_like(ids, "bool")
+    logits = task({"token_ids": ids, "padding_mask": mask}, training=False)
+    return keras.ops.convert_to_numpy(logits)[0]
+
+
+def _check_tokens(case, found, expected, steps, report, rows):
+    found, expected = ([row[:steps] for row in each] for each in (found, expected))
+    for number, (got, right) in enumerate(zip(found, expected, strict=True)):
+        if got != right:
+            raise ExportError(
+                f"{report.path}, model, {case}, "
+                f"{rows[number] if rows else f'row {number}'}: the tokens should be "
+                f"{right}, as Keras generates them. Received: {got}."
+            )
+    if rows:  # the logits' check says how many
+        return
+    ended = sum(len(row) < steps for row in expected)
+    report.checks.append(
+        {
+            "function": "model",
+            "case": case,
+            "difference": 0.0,
+            "tokens_equal": True,
+            "sequences": len(expected),
+            "ended": ended,
+        }
+    )
+
+
+def _check_tokenizer(task, tokenizer, folder, report):
+    """Removes the tokenizer's files where onnxruntime-genai gives other ids."""
+    for text, expected in zip(SAMPLES, task.tokenizer.encode(SAMPLES), strict=True):
+        found = tokenizer.encode(text).tolist()
+        if found != expected:
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                (folder / name).unlink()
+            report.notes.append(
+                "No tokenizer.json: onnxruntime-genai gives other ids than the task's "
+                f"tokenizer, for {text!r} {found} and not {expected}. Give it ids."
+            )
+            return

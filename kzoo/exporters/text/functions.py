@@ -1,0 +1,256 @@
+"""The functions of a task with strings where it has ids."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+
+from kzoo import ops
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.signatures import Argument, Function, TextForm
+from kzoo.exporters.text import strings
+from kzoo.exporters.text.texts import HARD, vocabulary_texts
+
+
+def text_functions(task, codec):
+    """What an artifact of text offers.
+
+    A language model generates: `text` to `generated_text`, beside the function's own
+    arguments and scores. The others read: `text`, or `first` and `second`, to what the
+    task's `text_outputs` says.
+
+    Args:
+        task: a task of kzoo.
+        codec: of its tokenizer.
+
+    Returns:
+        A list of `Function`s.
+
+    Raises:
+        ExportError: the task has no such form.
+    """
+    own = {function.name: function for function in task.export_functions()}
+    if "generate" in own:
+        return [_generation(task, own["generate"], codec)]
+    if not hasattr(task, "text_outputs"):
+        raise ExportError(
+            f"text=True is of tasks that answer with a text, a label, a number or a "
+            f"vector, and {type(task).__name__} answers with places in a text. Leave "
+            "it out: the artifact then takes token ids."
+        )
+    return [
+        _reading(task, own["forward"], codec, texts)
+        for texts in sorted(task.texts_per_example, reverse=True)
+    ]
+
+
+def _generation(task, function, codec):
+    """`generate` with `text` for the prompt, and for what is new `generated_text`.
+
+    In ONNX an output cannot have the name of an input.
+    """
+    prompt = task.prompt_input
+    (before, after), outputs = task.prompt_specials, dict(function.outputs)
+    outputs = {"generated_text": outputs.pop("sequences")[:2], **outputs}
+
+    def call(inputs):
+        inputs = dict(inputs)
+        ids, mask = codec.encode(inputs.pop("text"))
+        ids, _ = _packed([*_ends(ids, before), (ids, mask), *_ends(ids, after)], task)
+        answer = function.call({**inputs, prompt: ids})
+        ids = answer.pop("sequences")
+        batch, hypotheses = ops.dim(ids, 0), ops.dim(ids, 1)
+        if "stop_token_ids" in inputs:  # what they end, they are no part of
+            size = task.config.decoder.vocabulary_size
+            stops = ops.members(ops.expand_dims(inputs["stop_token_ids"], 0), size)
+            stops = ops.take(ops.reshape(stops, (size,)), ids)
+            ids = ops.where(stops, task.config.end_token_id, ids)
+        flat = ops.reshape(ids, (batch * hypotheses, -1))
+        text = _shaped(codec.decode(flat), (batch, hypotheses))
+        return {"generated_text": text, **answer}
+
+    def read(inputs):
+        inputs = dict(inputs)
+        rows = task.encode_prompts(inputs.pop("text").tolist())
+        return {**inputs, prompt: _padded(rows, task.config.pad_token_id)}
+
+    def write(inputs, answer):
+        answer = dict(answer)
+        ids = answer.pop("sequences")
+        ends = {task.config.end_token_id, *inputs.get("stop_token_ids", ())}
+        rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
+        text = np.array(task.tokenizer.decode(rows), object).reshape(ids.shape[:2])
+        return {"generated_text": text, **answer}
+
+    def cases(generator):
+        made = function.cases(generator)
+        pool = iter(_fitting(task, codec, generator))
+        for inputs in made.values():
+            if codec.null is not None:  # a run ends where it comes
+                null = np.array([codec.null], "int32")
+                banned = inputs.get("banned_token_ids", null)
+                inputs["banned_token_ids"] = np.union1d(banned, null)
+                if "forced_token_ids" in inputs:
+                    forced = inputs["forced_token_ids"]
+                    inputs["forced_token_ids"] = np.where(forced == null, -1, forced)
+            inputs["text"] = _array([next(pool, "") for _ in inputs.pop(prompt)])
+        first = next(iter(made.values()))
+        return {**made, "hard texts": {**first, "text": _array([*pool, ""])}}
+
+    return dataclasses.replace(
+        function,
+        arguments=_with_text(function.arguments, [prompt], ["text"]),
+        outputs=outputs,
+        call=call,
+        cases=cases,
+        text=TextForm(function, read, write),
+        end_token_id=None,
+        pad_token_id=None,
+        resources=codec.resources,
+    )
+
+
+def _reading(task, function, codec, texts):
+    """`forward` with `text`, or `first` and `second`, for its inputs."""
+    names = ["text"] if texts == 1 else ["first", "second"]
+    axes, answered = task.text_outputs
+    with_segments = "segment_ids" in task._signature()
+
+    def call(inputs):
+        parts = [codec.encode(inputs[name]) for name in names]
+        ids = parts[0][0]
+        columns = _ends(ids, [task.config.start_token_id])
+        segments = [0]
+        for number, (part, mask) in enumerate(_cut(parts, task)):
+            columns += [(part, mask), *_ends(ids, [task.config.end_token_id])]
+            segments += [number, number]
+        ids, order = _packed(columns, task)
+        features = {"token_ids": ids}
+        if with_segments:
+            rows = [ops.cast(m, "int32") * s for (_, m), s in zip(columns, segments)]
+            features["segment_ids"] = _ordered(rows, order)
+        return answered(function.call(features), strings.picked)
+
+    def read(inputs):
+        examples = list(zip(*(inputs[name].tolist() for name in names)))
+        examples = [e[0] for e in examples] if texts == 1 else examples
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that texts were cut, which they should
+            features = task.encode_texts(examples)
+        pads = {"token_ids": task.config.pad_token_id, "segment_ids": 0}
+        return {name: _padded(rows, pads[name]) for name, rows in features.items()}
+
+    def write(inputs, outputs):
+        outputs = answered(outputs, lambda names, i: np.array(names, object)[i])
+        return {name: np.asarray(value) for name, value in outputs.items()}
+
+    def cases(generator):
+        every = [*HARD, *vocabulary_texts(codec.tokenizer, generator)]
+        every = [text for text in every if not codec.refuses_null or "\0" not in text]
+        rows = {
+            "batch 1": ["A man rides a bike."],
+            "batch 3": ["a", "", "  A man, a bike,  "],
+            "hard texts": every,
+        }
+        return {
+            name: {key: _array(np.roll(row, i)) for i, key in enumerate(names)}
+            for name, row in rows.items()
+        }
+
+    return Function(
+        "forward" if texts == min(task.texts_per_example) else "forward_pairs",
+        tuple(Argument(name, "string", ("batch",)) for name in names),
+        {name: ("batch", *rest) for name, rest in axes.items()},
+        call,
+        cases,
+        text=TextForm(function, read, write),
+        resources=codec.resources,
+    )
+
+
+def _with_text(arguments, ids, texts):
+    """The arguments with those of text for those of ids."""
+    made = [Argument(name, "string", ("batch",)) for name in texts]
+    return (*made, *(a for a in arguments if a.name not in ids))
+
+
+def _ends(ids, special):
+    """A column of each special id, with its mask."""
+    batch = ops.dim(ids, 0)
+    return [
+        (ops.full((batch, 1), i, "int32"), ops.full((batch, 1), True, "bool"))
+        for i in special
+    ]
+
+
+def _cut(parts, task):
+    """Parts, ids and masks, with room beside what is special; see `_fitted`."""
+    if task._limit is None:
+        return parts
+    room = task._limit - 1 - len(parts)
+    lengths = [ops.sum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
+    if len(parts) == 1:
+        allowed = [lengths[0] * 0 + room]
+    else:
+        least = ops.maximum(room - lengths[1], room - room // 2)
+        first = ops.minimum(lengths[0], least)
+        allowed = [first, room - first]
+    return [
+        (ids, mask & (_columns(ids) < ops.expand_dims(most, 1)))
+        for (ids, mask), most in zip(parts, allowed)
+    ]
+
+
+def _packed(columns, task):
+    """Ids side by side without what no mask allows, and padded; and their order."""
+    masks = [mask for _, mask in columns]
+    hidden = _joined([1 - ops.cast(mask, "int32") for mask in masks])
+    longest = ops.max(ops.sum(1 - hidden, axis=1))
+    order = ops.argsort(hidden)  # stable
+    order = ops.take(order, ops.arange(longest), axis=1)
+    ids = _ordered([ids for ids, _ in columns], order)
+    shown = ops.equal(_ordered([hidden], order), 0)
+    return ops.where(shown, ids, task.config.pad_token_id), order
+
+
+def _joined(rows):
+    return rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=1)
+
+
+def _ordered(rows, order):
+    return ops.take_along_axis(_joined(rows), order, axis=1)
+
+
+def _columns(ids):
+    return ops.expand_dims(ops.arange(ops.dim(ids, 1)), 0)
+
+
+def _shaped(text, shape):
+    """`ops.reshape`, which Keras has for numbers alone."""
+    if ops.is_onnx(text):
+        return ops.reshape(text, shape)
+    import tensorflow as tf
+
+    return tf.reshape(text, shape)
+
+
+def _fitting(task, codec, generator):
+    """Texts that leave room for the new tokens of a request without options."""
+    texts = [*HARD, *vocabulary_texts(codec.tokenizer, generator)]
+    texts = [text for text in texts if not codec.refuses_null or "\0" not in text]
+    stack = task.config.encoder or task.config.decoder
+    if stack.positions != "learned":
+        return texts
+    limit = stack.max_sequence_length // (1 if task.config.encoder else 2)
+    lengths = map(len, task.encode_prompts(texts))
+    return [text for text, length in zip(texts, lengths) if length <= limit]
+
+
+def _padded(rows, pad):
+    length = max(map(len, rows))
+    return np.array([[*row, *[pad] * (length - len(row))] for row in rows], "int32")
+
+
+def _array(texts):
+    """Strings as numpy has them without cutting NULs."""
+    return np.array(list(texts), object)

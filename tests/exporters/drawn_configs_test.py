@@ -1,0 +1,59 @@
+"""Any config computes the same in Keras, in ONNX and in a SavedModel.
+
+    KZOO_EXAMPLES=300 pytest -n 0 tests/exporters/drawn_configs_test.py
+
+draws more of them.
+"""
+
+import os
+import runpy
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import model_configs
+
+SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
+MATRIX = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+EXAMPLES = int(os.environ.get("KZOO_EXAMPLES", "0"))
+COMPILES = keras.backend.backend() == "jax"  # every op, for every shape
+
+
+@st.composite
+def tasks(draw):
+    """The name of a task and any config for it."""
+    config = draw(model_configs())
+    names = [
+        name
+        for name, kind in MATRIX.TASKS.items()
+        if config.architecture in kind.architectures
+        and (name != "MaskedLM" or config.mask_token_id is not None)
+    ]
+    return draw(st.sampled_from(names)), config
+
+
+def check(name, config, format, functions=None):
+    keras.utils.set_random_seed(0)  # an example fails again with the same weights
+    task = MATRIX.TASKS[name](config, **MATRIX.OWN.get(name, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        MATRIX.check(MATRIX.perturbed(task), format, Path(folder), functions)
+
+
+@given(tasks())
+@settings(
+    max_examples=EXAMPLES or (2 if COMPILES else 6), deadline=None, derandomize=True
+)
+def test_onnx_of_any_config_computes_what_keras_does(task):
+    check(*task, "onnx", ["forward"] if COMPILES else None)
+
+
+@pytest.mark.tensorflow
+@given(tasks())
+@settings(max_examples=EXAMPLES or 2, deadline=None, derandomize=True)
+def test_a_saved_model_of_any_config_computes_what_keras_does(task):
+    check(*task, "tf_saved_model", ["forward"])

@@ -1,0 +1,223 @@
+"""`verify` on the user's own inputs: what only they show, and what cannot be read."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.exporters import (
+    ExportError,
+    checks,
+    inputs,
+    verify,
+)
+from kzoo.exporters.report import ExportReport, joined
+from tests.harness import perturb
+
+SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
+# So many that most rows of the embedding are in no case of an export.
+CHARACTERS = [chr(0x4E00 + i) for i in range(900)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kzoo.FastTokenizer.train(["".join(CHARACTERS)], 1000, algorithm="character")
+
+
+def make(kind, tokenizer=None, **changes):
+    changes = dict(SMALL, tie_head=False) | changes
+    if tokenizer is None:
+        changes.setdefault("vocabulary_size", 29)
+    model = kind.from_size("tiny", tokenizer, **changes)
+    perturb(model.named_variables().values())
+    return model
+
+
+def rare_character(model, tokenizer):
+    """One whose id no case of an export reads."""
+    used = {tokenizer.unknown_token_id}
+    functions = model.export_functions()
+    for function in functions:
+        for case in function.cases(np.random.default_rng(0)).values():
+            used.update(*(ids.ravel().tolist() for ids in map(np.asarray, case.values())
+                          if ids.dtype.kind == "i"))  # fmt: skip
+    for character in CHARACTERS[3:]:
+        (ids,) = tokenizer.encode([character])
+        if len(ids) == 1 and ids[0] not in used:
+            return character, ids[0]
+    raise AssertionError("every character is in a case")
+
+
+def change_row(model, row):
+    """Another embedding of one token."""
+    (table,) = (
+        variable
+        for name, variable in model.named_variables().items()
+        if name.endswith("token_embedding/embeddings")
+    )
+    values = keras.ops.convert_to_numpy(table).copy()
+    values[row] = -values[row]
+    table.assign(values)
+
+
+ONNX = dict(format="onnx")
+SAVED_MODEL = pytest.param(
+    kzoo.CausalLM, dict(functions="forward"), marks=pytest.mark.tensorflow
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (kzoo.CausalLM, dict(format="genai")),
+        (kzoo.CausalLM, dict(ONNX, functions=["prefill", "step"])),
+        (kzoo.CausalLM, dict(ONNX, functions="forward", quantize="int8")),
+        (kzoo.Seq2SeqLM, dict(ONNX, functions="generate")),
+        (kzoo.SentenceEmbedder, dict(ONNX, text=True)),
+        (kzoo.PairScorer, ONNX),
+        SAVED_MODEL,
+    ],
+)
+def test_only_the_user_s_inputs_show_a_row_that_changed(
+    tmp_path, monkeypatch, tokenizer, kind, options
+):
+    monkeypatch.setattr(sys.modules["kzoo.exporters.export"], "_NEW_TOKENS", 4)
+    model, path = make(kind, tokenizer), tmp_path / "model"
+    model.export(path, **options)
+    rare, row = rare_character(model, tokenizer)
+    common, pair = "".join(CHARACTERS[:3]), kind is kzoo.PairScorer
+    own = {
+        "line 1": (common, common) if pair else common,
+        "line 7": (common, common + rare) if pair else common + rare,
+    }
+    report = verify(path, model, own)
+    counted = [check for check in report.checks if "rows" in check]
+    functions = set(report.functions) - {"forward_pairs", "serving_default"}
+    assert {check["function"] for check in counted} == functions
+    assert all(check["rows"] == 2 for check in counted)
+    assert "2 own inputs" in str(report)
+    change_row(model, row)
+    verify(path, model)
+    with pytest.raises(ExportError) as error:
+        verify(path, model, own)
+    message = str(error.value)
+    assert f"line 7, {common!r}"[:12] in message and rare in message
+    assert "line 1," not in message
+    if "quantize" not in options:
+        assert "Keras gives" in message or "tokens should be" in message
+        assert "own inputs" in message
+
+
+def test_a_difference_is_told_with_both_numbers_and_the_tolerance(tmp_path):
+    model, path = make(kzoo.TextRegressor), tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    own = [[1, 5, 6, 2], [1, 7, 2]]
+    assert verify(path, model, own).checks[-1]["rows"] == 2
+    (function,) = model.export_functions()
+    batch = inputs.batches(model, own, [function], False, 0)[0][0]
+    before = checks.reference(function, batch.inputs_of(function))
+    got = {name: values.copy() for name, values in before.items()}
+    got["logits"][0, 0] += 0.5
+    with pytest.raises(ExportError) as error:
+        report = ExportReport("here", "onnx")
+        checks.compare(function, "own inputs", got, before, report, batch.names)
+    right, wrong = (f"{float(x['logits'][0, 0]):.7g}" for x in (before, got))
+    message = str(error.value)
+    assert "logits differs by 0.5 from Keras, more than 0.0001." in message
+    assert f"{batch.names[0]}, place 0: Keras gives {right}, the artifact {wrong}." in (
+        message
+    )
+
+
+def test_inputs_that_are_compared_apart_are_reported_together(tmp_path, monkeypatch):
+    model, path = make(kzoo.CausalLM), tmp_path / "model"
+    model.export(path, format="onnx", functions="forward")
+    monkeypatch.setattr(inputs, "_ROWS", 2)
+    own = [[1] + [5] * length for length in (1, 1, 2, 3, 3, 4, 9)]
+    made, _ = inputs.batches(model, own, model.export_functions(), False, 4)
+    assert [len(batch.names) for batch in made] == [2, 2, 2, 1]
+    assert sorted(n for batch in made for n in batch.names) == [
+        f"input {i}" for i in range(7)
+    ]
+    assert len(inputs.together(made)) == 1
+    monkeypatch.setattr(inputs, "_AT_ONCE", 1)
+    assert len(inputs.together(made)) == 4
+    report = verify(path, model, own)
+    assert [c["case"] for c in report.checks if "rows" in c] == ["7 own inputs"]
+
+
+def test_a_joined_report_has_the_largest_difference_and_all_rows():
+    reports = [ExportReport("here", "onnx") for _ in range(2)]
+    for report, difference, rows in zip(reports, (1e-6, 3e-6), (2, 6)):
+        report.differences = {"forward": {"logits": {"model": difference}}}
+        report.token_agreement = difference
+        report.checks = [
+            dict(function="forward", case="batch 1", difference=0.0),
+            dict(
+                function="forward",
+                case="own inputs",
+                difference=difference,
+                rows=rows,
+                token_agreement=rows / 8,
+                tokens_equal=rows == 6,
+            ),
+        ]
+    first, own = joined(reports).checks
+    assert first["case"] == "batch 1"
+    assert (own["case"], own["difference"]) == ("8 own inputs", 3e-6)
+    assert own["token_agreement"] == (2 * 2 / 8 + 6 * 6 / 8) / 8
+    assert not own["tokens_equal"]
+    assert reports[0].differences["forward"]["logits"]["model"] == 3e-6
+    assert reports[0].token_agreement == pytest.approx(2e-6)
+
+
+def batches_of(model, own, text=False, new_tokens=16):
+    return inputs.batches(model, own, model.export_functions(), text, new_tokens)
+
+
+def test_new_tokens_are_as_many_as_learned_positions_leave(tokenizer):
+    model = make(kzoo.CausalLM, positions="learned", max_sequence_length=12)
+    for length, room in ((2, 10), (11, 1)):
+        ((batch,), _) = batches_of(model, [[5] * length])
+        assert batch.new_tokens == room
+    with pytest.raises(ValueError, match="input 1: The decoder has 12 learned pos"):
+        batches_of(model, [[5], [5] * 12])
+
+
+def test_what_the_model_cuts_is_cut_and_said(tokenizer):
+    model = make(
+        kzoo.SentenceEmbedder, tokenizer, positions="learned", max_sequence_length=8
+    )
+    ((batch,), notes) = batches_of(model, [CHARACTERS[0] * 20])
+    assert batch.columns["token_ids"].shape == (1, 8)
+    assert notes == ["Inputs longer than the model reads were cut as it cuts them."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "message"),
+    [
+        (kzoo.CausalLM, [], "inputs, one at least. Received: none"),
+        (kzoo.CausalLM, [[5], [5, 29]], r"input 1: token_ids must be in \[0, 29\).*29"),
+        (kzoo.CausalLM, [[5], [-1]], r"input 1: token_ids must be in .*Received: -1"),
+        (kzoo.CausalLM, [[]], "input 0: token_ids must be a list of integers, one at"),
+        (kzoo.CausalLM, [[0.5]], "must be a list of integers"),
+        (kzoo.CausalLM, [7], "must be a list of integers"),
+        (kzoo.CausalLM, ["a"], "input 0: .* has no tokenizer"),
+        (kzoo.CausalLM, [{"ids": [1]}], r"reads ids for \['token_ids'\]. Received"),
+        (kzoo.CausalLM, [("a", "b")], "continues a text"),
+        (kzoo.Seq2SeqLM, [("a", "b", "c")], "a source, or a source and a target"),
+    ],
+)
+def test_what_cannot_be_read_is_named(kind, own, message):
+    with pytest.raises(ValueError, match=message):
+        batches_of(make(kind), own)
+
+
+def test_text_goes_where_the_artifact_takes_text(tokenizer):
+    model = make(kzoo.SentenceEmbedder, tokenizer)
+    with pytest.raises(ValueError, match="The artifact takes text"):
+        batches_of(model, [[5]], text=True)
+    with pytest.raises(ExportError, match="gives .'text'., which no function"):
+        batches_of(model, ["a"], text=True)  # those of ids

@@ -1,0 +1,83 @@
+"""Every task x architecture x position kind x norm in both formats, beside Keras.
+
+`export/matrix.py` runs all of the matrix, which takes long. These tests run few cells
+of it that together have every pair of its values.
+"""
+
+import itertools
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
+
+import keras
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.config import Architecture, Norm, NormPosition, Positions
+from kzoo.tasks.exported import ExportsGeneration
+
+SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
+MATRIX = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+CELLS = MATRIX.CELLS
+FEW = MATRIX.covering(CELLS, MATRIX.pairs)
+# Each task once and every pair of what a stack is.
+FEWER = MATRIX.covering(CELLS, lambda cell: MATRIX.pairs(cell[1:]) | {cell.task})
+
+
+def test_the_matrix_has_every_value():
+    found = {name: getattr(kzoo.tasks, name) for name in kzoo.tasks.__all__}
+    tasks = {name for name, x in found.items() if hasattr(x, "export")}
+    kinds = (Architecture, Positions, Norm, NormPosition)
+    columns = zip(*CELLS, strict=True)
+    assert list(map(set, columns)) == [tasks, *(set(get_args(kind)) for kind in kinds)]
+
+
+@pytest.mark.parametrize(("cells", "first"), [(FEW, 0), (FEWER, 1)])
+def test_few_cells_have_every_pair(cells, first):
+    for one, other in itertools.combinations(range(first, 5), 2):
+        every = {(cell[one], cell[other]) for cell in CELLS}
+        assert {(cell[one], cell[other]) for cell in cells} == every
+    assert {cell.task for cell in cells} == {cell.task for cell in CELLS}
+
+
+# JAX compiles each search, which takes ten times as long as all else.
+SLOW = keras.backend.backend() != "tensorflow"
+
+
+@pytest.fixture
+def greedy(monkeypatch):
+    """Exports verify the first search of theirs alone, as the rest is Keras's time."""
+
+    def first(self, generator):
+        return dict([next(iter(cases(self, generator).items()))])
+
+    cases = ExportsGeneration._generate_cases
+    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)
+
+
+@pytest.mark.usefixtures("greedy")
+@pytest.mark.parametrize("cell", FEWER if SLOW else FEW, ids=" ".join)
+def test_onnx_computes_what_keras_does(tmp_path, cell):
+    MATRIX.check(cell.build(), "onnx", tmp_path, ["forward"] if SLOW else None)
+
+
+@pytest.mark.tensorflow  # and its graphs of a search take long to trace
+@pytest.mark.parametrize("cell", FEWER, ids=" ".join)
+def test_a_saved_model_computes_what_keras_does(tmp_path, cell):
+    MATRIX.check(cell.build(), "tf_saved_model", tmp_path, ["forward"])
+
+
+@pytest.mark.tensorflow  # for its time on JAX, as above
+@pytest.mark.usefixtures("greedy")
+def test_other_numbers_and_tokens_are_noticed(tmp_path):
+    task = next(cell for cell in CELLS if cell.task == "Seq2SeqLM").build()
+    MATRIX.check(task, "onnx", tmp_path)
+    run = MATRIX.opened(tmp_path / "model", "onnx")
+    for changed in (False, True):
+        random = np.random.default_rng(1)
+        forward = MATRIX.forward_difference(task, run, random)
+        tokens = MATRIX.token_difference(task, run, "onnx", random)
+        assert (forward > 0.01, tokens > 0.01) == (changed, changed)
+        MATRIX.perturbed(task)

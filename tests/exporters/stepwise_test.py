@@ -1,0 +1,154 @@
+"""`prefill` and `step`: what a server calls, token by token, gives `generate`."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import kzoo
+from kzoo.exporters import ExportError, verify
+from tests.harness import perturb
+
+SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+STEPS = ("prefill", "step")
+PROMPTS = [[5, 6, 7, 8, 9], [11], [22, 21, 20]]
+
+
+def make(kind, **changes):
+    changes = SMALL | dict(tie_head=False) | changes
+    model = kind.from_size("tiny", vocabulary_size=29, **changes)
+    perturb(model.named_variables().values())
+    return model
+
+
+def streamed(prefill, step, prompts, count):
+    """Greedy search over functions of dicts of arrays; lists of ids without the end."""
+    longest = max(map(len, prompts))
+    rows = np.array([row + [0] * (longest - len(row)) for row in prompts])
+    state = prefill(rows)
+    kept = {name: x for name, x in state.items() if not name.startswith("present_")}
+    kept.pop("logits")
+    tokens = []
+    for _ in range(count):
+        tokens.append(state["logits"].argmax(axis=-1))
+        past = {
+            name.replace("present_", "past_"): x
+            for name, x in state.items()
+            if name.startswith("present_")
+        }
+        state = step({"tokens": tokens[-1], **past, **kept})
+    rows = np.stack(tokens, axis=1).tolist()
+    return [row[: row.index(2)] if 2 in row else row for row in rows]
+
+
+def check_stream(model, run):
+    """The tokens of `run(function name, inputs)`, which must be `generate`'s."""
+    found = streamed(
+        lambda rows: run("prefill", {model.prompt_input: rows}),
+        lambda feed: run("step", feed),
+        PROMPTS,
+        10,
+    )
+    pad = model.config.pad_token_id  # which `generate` leaves out
+    found = [[token for token in row if token != pad] for row in found]
+    assert found == model.generate(PROMPTS, max_new_tokens=10)
+    return found
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.CausalLM, dict(positions="learned", num_key_value_heads=2)),
+        (kzoo.Seq2SeqLM, dict(positions="relative", num_key_value_heads=1)),
+    ],
+)
+def test_onnx_steps_give_what_generate_gives(tmp_path, kind, changes, portable):
+    model, path = make(kind, **changes), tmp_path / "model"
+    report = model.export(path, format="onnx", functions=STEPS, portable=portable)
+    assert set(report.functions) == set(STEPS)
+    sessions = {
+        name: onnxruntime.InferenceSession(path / f"{name}.onnx") for name in STEPS
+    }
+
+    def run(name, feed):
+        names = [output.name for output in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(None, feed)))
+
+    (prompt,) = sessions["prefill"].get_inputs()
+    assert prompt.name == model.prompt_input
+    found = check_stream(model, run)
+    assert len({token for row in found for token in row}) > 1
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.CausalLM, dict(positions="rotary", num_key_value_heads=2)),
+        (kzoo.Seq2SeqLM, dict(norm_position="post")),
+    ],
+)
+def test_saved_model_steps_give_what_generate_gives(tmp_path, kind, changes):
+    import tensorflow as tf
+
+    model = make(kind, **changes)
+    model.export(tmp_path / "model", functions=STEPS)
+    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
+
+    def run(name, feed):
+        dtypes = {"tokens": "int32", model.prompt_input: "int32"}
+        feed = {k: tf.constant(v, dtypes.get(k)) for k, v in feed.items()}
+        return {k: v.numpy() for k, v in signatures[name](**feed).items()}
+
+    check_stream(model, run)
+
+
+def test_names_and_axes(tmp_path):
+    model = make(kzoo.Seq2SeqLM, num_layers=1, num_key_value_heads=2)
+    report = model.export(tmp_path / "model", format="onnx", functions=STEPS)
+    memory = ["batch", 2, "sequence", 4]
+    assert report.functions["prefill"] == {
+        "inputs": {"encoder_token_ids": ["tensor(int64)", ["batch", "sequence"]]},
+        "outputs": {
+            "logits": ["tensor(float)", ["batch", 29]],
+            "present_0_key": ["tensor(float)", ["batch", 2, "total_sequence", 4]],
+            "present_0_value": ["tensor(float)", ["batch", 2, "total_sequence", 4]],
+            "memory_padding_mask": ["tensor(bool)", ["batch", "sequence"]],
+            "memory_0_key": ["tensor(float)", memory],
+            "memory_0_value": ["tensor(float)", memory],
+        },
+    }
+    step = report.functions["step"]
+    assert list(step["inputs"]) == [
+        "tokens",
+        "past_0_key",
+        "past_0_value",
+        "memory_padding_mask",
+        "memory_0_key",
+        "memory_0_value",
+    ]
+    assert list(step["outputs"]) == ["logits", "present_0_key", "present_0_value"]
+
+
+def test_an_onnx_folder_holds_them_when_they_are_named(tmp_path):
+    model = make(kzoo.CausalLM, num_layers=1)
+    report = model.export(tmp_path / "model", format="onnx")
+    assert set(report.functions) == {"forward", "generate"}
+    path = tmp_path / "all"
+    names = ["forward", *STEPS]
+    report = model.export(path, format="onnx", functions=names)
+    assert set(report.functions) == set(names)
+    assert {"weights.bin", "step.onnx", "prefill.onnx"} < set(report.files)
+    again = verify(path, model)
+    assert set(again.functions) == set(names)
+    perturb(model.named_variables().values(), seed=7)
+    with pytest.raises(ExportError, match="differs"):
+        verify(path, model)
+
+
+def test_a_task_without_a_search_has_no_steps(tmp_path):
+    model = kzoo.TextClassifier.from_size(
+        "tiny", vocabulary_size=29, num_classes=2, **SMALL
+    )
+    with pytest.raises(ExportError, match="functions must be among"):
+        model.export(tmp_path / "model", format="onnx", functions="step")

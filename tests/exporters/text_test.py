@@ -1,0 +1,443 @@
+"""Artifacts that take and give text: the tokenizer is in the graph, and exact."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import tokenizers
+
+import kzoo
+from kzoo.exporters import ExportError, agreement, answers_from, verify
+from kzoo.exporters import onnx as onnx_export
+from kzoo.exporters.quantize import Matrices
+from kzoo.exporters.text import check, functions
+from kzoo.exporters.text.codecs import BytePairCodec, codec_of, word_table
+from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
+from tests.harness import perturb
+
+SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
+CORPUS = [
+    "A man rides a bike on the road.",
+    "the quick brown fox jumps over the lazy dog, isn't it?",
+    "Ein Mann fährt auf der Straße über Größe.",
+    "日本語 テスト 中文 です",
+    "i'm here; you're there: 1234 5678 90",
+    "Zwei Männer stehen am Herd und bereiten Essen zu.",
+    "emoji 😀 and é à ü ñ",
+]
+TRAINED = {
+    "character": (FastTokenizer, 150, dict(algorithm="character")),
+    "character, lower": (
+        FastTokenizer,
+        150,
+        dict(algorithm="character", lowercase=True),
+    ),
+    "bpe": (FastTokenizer, 350, {}),
+    "bpe, lower": (FastTokenizer, 350, dict(lowercase=True, mask_token=True)),
+    "wordpiece": (FastTokenizer, 300, dict(algorithm="wordpiece")),
+    "wordpiece, lower": (
+        FastTokenizer,
+        300,
+        dict(algorithm="wordpiece", lowercase=True),
+    ),
+    "unigram": (SentencePieceTokenizer, 200, {}),
+    "unigram, bytes": (SentencePieceTokenizer, 400, dict(byte_fallback=True)),
+    "sentencepiece bpe": (SentencePieceTokenizer, 200, dict(algorithm="bpe")),
+    "case-folded": (
+        SentencePieceTokenizer,
+        200,
+        dict(normalization="nmt_nfkc_cf", mask_token=True),
+    ),
+    "not normalized": (SentencePieceTokenizer, 200, dict(normalization="identity")),
+}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A tokenizer by its name in `TRAINED`, trained once."""
+    made = {}
+
+    def train(name):
+        if name not in made:
+            kind, size, options = TRAINED[name]
+            made[name] = kind.train(CORPUS * 3, size, **options)
+        return made[name]
+
+    return train
+
+
+def make(kind, tokenizer, **changes):
+    model = kind.from_size("tiny", tokenizer, **SMALL | changes)
+    perturb(model.named_variables().values())
+    return model
+
+
+def session_of(path):
+    return onnx_export.open_session(path)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_onnx_reads_and_writes_as_the_tokenizer(trained, name):
+    tokenizer = trained(name)
+    codec = codec_of(tokenizer, "onnx")
+    check.check_codec(codec, "onnx", writes=True)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    "name", ["character, lower", "wordpiece, lower", "unigram, bytes", "case-folded"]
+)
+def test_tensorflow_reads_and_writes_as_the_tokenizer(trained, name):
+    codec = codec_of(trained(name), "tf_saved_model")
+    check.check_codec(codec, "tf_saved_model", writes=True)
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_has_no_byte_level_pairs(tmp_path, trained):
+    model = make(kzoo.CausalLM, trained("bpe"))
+    with pytest.raises(ExportError, match="byte-pair encoding: TensorFlow Text has no"):
+        model.export(tmp_path / "x", text=True)
+
+
+def test_every_character_is_normalized_as_bert_does():
+    tokenizer = FastTokenizer.train(
+        CORPUS, 300, algorithm="wordpiece", lowercase=True
+    )._tokenizer
+    described = json.loads(tokenizer.to_str())
+    table = word_table(
+        json.dumps(described["normalizer"]), json.dumps(described["pre_tokenizer"])
+    )
+    codes = np.random.default_rng(0).integers(0, 0x110000, 3000)
+    for character in map(chr, [*range(0x3100), *codes]):
+        if "\ud800" <= character <= "\udfff":
+            continue
+        text = tokenizer.normalizer.normalize_str(f"x{character}y")
+        split = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        expected = [word for word, _ in split]
+        assert f"x{table.get(character, character)}y".split(" ") != [""]
+        found = f"x{table.get(character, character)}y".split()
+        assert found == expected, hex(ord(character))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes"),
+    [
+        (kzoo.Seq2SeqLM, "unigram, bytes", {}),
+        (kzoo.CausalLM, "bpe", dict(positions="learned")),
+    ],
+)
+def test_onnx_generates_the_text_that_keras_generates(
+    tmp_path, trained, kind, name, changes
+):
+    model = make(kind, trained(name), **changes)
+    path = tmp_path / "model.onnx"
+    report = model.export(path, format="onnx", text=True)
+    assert report.text and all(c["texts_equal"] for c in report.checks)
+    assert "needs onnxruntime-extensions" in str(report)
+    session = session_of(path)
+    (text,) = session.get_inputs()
+    assert (text.name, text.type, text.shape) == ("text", "tensor(string)", ["batch"])
+    prompts = ["A man rides", "", "  über  the 日本 😀 dog", "isn't it?"]
+    for options in (
+        dict(max_new_tokens=6),
+        dict(max_new_tokens=5, beams=3, num_return_sequences=2, length_penalty=0.6),
+        dict(max_new_tokens=5, temperature=1.2, seed=4),
+    ):
+        expected, scores = model.generate(prompts, return_scores=True, **options)
+        dtypes = dict(length_penalty="f", temperature="f")
+        feed = {k: np.array(v, dtypes.get(k, "i8")) for k, v in options.items()}
+        feed["text"] = np.array(prompts, object)
+        got, got_scores = session.run(None, feed)
+        if "num_return_sequences" not in options:
+            got, got_scores = got[:, 0], got_scores[:, 0]
+        assert got.tolist() == expected
+        np.testing.assert_allclose(got_scores, scores, atol=1e-4)
+        one = session.run(None, {**feed, "text": feed["text"][:1]})[0]
+        assert one.ravel().tolist() == got[:1].ravel().tolist()
+
+
+def test_a_classifier_gives_labels(tmp_path, trained):
+    model = make(
+        kzoo.TextClassifier,
+        trained("wordpiece, lower"),
+        labels=["bad", "gut", "日本"],
+        num_segments=2,
+        max_length=12,
+    )
+    report = model.export(tmp_path / "model", format="onnx", text=True)
+    assert set(report.functions) == {"forward", "forward_pairs"}
+    metadata = {
+        p.key: p.value
+        for p in onnx.load(tmp_path / "model" / "forward.onnx").metadata_props
+    }
+    assert json.loads(metadata["labels"]) == ["bad", "gut", "日本"]
+    assert metadata["needs"].startswith("onnxruntime-extensions ")
+    first = ["A man rides a bike on the road and rides and rides", "", "Größe", "x y"]
+    second = ["the dog", "a " * 30, "", "QUICK brown fox; " * 5]
+    for name, feed, inputs in (
+        ("forward", dict(text=first), first),
+        ("forward_pairs", dict(first=first, second=second), list(zip(first, second))),
+    ):
+        session = session_of(tmp_path / "model" / f"{name}.onnx")
+        feed = {key: np.array(value, object) for key, value in feed.items()}
+        label, probabilities = session.run(["label", "probabilities"], feed)
+        expected, values = model.classify(inputs, return_probabilities=True)
+        assert label.tolist() == expected
+        np.testing.assert_allclose(probabilities, values, atol=1e-5)
+    again = verify(tmp_path / "model", model)
+    assert [c["case"] for c in again.checks] == [c["case"] for c in report.checks]
+    assert again.text and again.needs == report.needs
+    perturb(model.named_variables().values(), seed=9)
+    with pytest.raises(ExportError, match="differs|in Keras"):
+        verify(tmp_path / "model", model)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Few texts, and no looking at latency."""
+    monkeypatch.setattr(agreement, "_TURNS", 1)
+    monkeypatch.setattr(functions, "HARD", functions.HARD[:6])
+    monkeypatch.setattr(check, "character_texts", lambda: ["a é 日"])
+
+
+QUANTISED = dict(hidden_dim=48, intermediate_dim=192)
+
+
+@pytest.mark.parametrize("mode", ["int8", "float16"])
+def test_a_quantised_generator_of_text(tmp_path, quick, trained, mode):
+    model = make(kzoo.Seq2SeqLM, trained("unigram"), **QUANTISED)
+    path, texts = tmp_path / "model", ["A man rides", "the dog"]
+    report = model.export(
+        path,
+        format="onnx",
+        text=True,
+        quantize=mode,
+        evaluate=(texts, texts) if mode == "int8" else None,
+    )
+    assert report.text and report.quantize == mode and report.needs
+    assert report.weight_bytes < report.float32_weight_bytes
+    assert 0.5 <= report.token_agreement <= 1 and report.label_agreement is None
+    assert set(report.latency["generate"]) == {"float32", mode}
+    assert report.functions["generate"]["inputs"]["text"][0] == "tensor(string)"
+    assert set(report.metric) == ({"model", "artifact"} if mode == "int8" else set())
+    if mode != "int8":
+        return
+    with answers_from(model, {"generate": session_of(path / "generate.onnx")}):
+        written = model.generate(texts, max_new_tokens=4, stop="e")
+    assert len(written) == 2 and not any("e" in text for text in written)
+    again = verify(path, model, ["isn't it?", "Größe"])
+    assert again.text and again.quantize == mode and again.needs == report.needs
+    assert [c["rows"] for c in again.checks if "rows" in c] == [2]
+
+
+def test_a_quantised_classifier_of_text(tmp_path, quick, trained):
+    labels = ["bad", "gut", "日本"]
+    model = make(kzoo.TextClassifier, trained("wordpiece"), labels=labels, **QUANTISED)
+    texts = [*CORPUS, "a man", "the fox", "road"]
+    path, y = tmp_path / "model", [*labels, *model.classify(texts)[3:]]
+    report = model.export(
+        path, format="onnx", text=True, quantize="int4", evaluate=(texts, y)
+    )
+    assert set(report.functions) == {"forward", "forward_pairs"}
+    assert 0.3 <= report.label_agreement <= 1 and report.token_agreement is None
+    assert "of the labels are the model's" in str(report)
+    assert report.metric["model"]["accuracy"] >= 0.7
+    session = session_of(path / "forward.onnx")
+    (found,) = session.run(["label"], {"text": np.array(texts, object)})
+    right = np.mean(found == np.array(y, object))
+    assert report.metric["artifact"]["accuracy"] == pytest.approx(right)
+    assert verify(path, model).label_agreement == report.label_agreement
+
+
+def test_a_quantised_file_of_text_that_computes_another_thing_is_refused(
+    tmp_path, quick, trained, monkeypatch
+):
+    right = Matrices.quantize
+
+    def broken(self, graph):
+        right(self, graph)
+        # The graph of ids, which is judged by itself, stays right.
+        if graph.inputs[0][0].name == "text":
+            name = "encoder/layer_0/self_attention/output/kernel/int8_scale"
+            dtype, shape, read = graph.initializers[name]
+            graph.initializers[name] = dtype, shape, lambda: read() * 0.5
+
+    monkeypatch.setattr(Matrices, "quantize", broken)
+    model = make(kzoo.SentenceEmbedder, trained("unigram"), **QUANTISED)
+    with pytest.raises(ExportError, match="embedding differs by"):
+        model.export(tmp_path / "m", format="onnx", text=True, quantize="int8")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_score_that_needs_ids_is_refused_by_name(tmp_path, quick, trained):
+    model = make(kzoo.CausalLM, trained("unigram"))
+    with pytest.raises(ExportError, match="asked for 'forward', which the artifact"):
+        model.export(tmp_path / "m", format="onnx", text=True, evaluate=(["a man"],))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_are_in_the_metadata_of_files_that_take_ids(tmp_path):
+    model = make(kzoo.TokenClassifier, None, labels=["O", "B"], vocabulary_size=20)
+    model.export(tmp_path / "model.onnx", format="onnx")
+    metadata = session_of(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["labels"]) == ["O", "B"]
+
+
+def test_numbers_vectors_and_scores(tmp_path, trained):
+    tokenizer, pairs = trained("unigram"), [("A man", "a dog"), ("", "über")]
+    embedder = make(kzoo.SentenceEmbedder, tokenizer)
+    scorer = make(kzoo.PairScorer, tokenizer, output_activation="sigmoid")
+    regressor = make(kzoo.TextRegressor, tokenizer)
+    first, second = map(list, zip(*pairs))
+    for model, feed, name, expected in (
+        (embedder, dict(text=first), "embedding", embedder.embed(first)),
+        (
+            scorer,
+            dict(first=first, second=second),
+            "scores",
+            scorer.predict(pairs)[:, 0],
+        ),
+        (regressor, dict(text=first), "value", regressor.predict(first)[:, 0]),
+    ):
+        path = tmp_path / f"{name}.onnx"
+        model.export(path, format="onnx", text=True, functions="forward")
+        feed = {key: np.array(value, object) for key, value in feed.items()}
+        (got,) = session_of(path).run([name], feed)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_a_saved_model_takes_and_gives_text(tmp_path, trained):
+    model = make(kzoo.CausalLM, trained("unigram, bytes"), positions="learned")
+    report = model.export(tmp_path / "model", text=True)
+    assert report.needs[0].startswith("tensorflow-text ")
+    assert report.functions["serving_default"]["inputs"] == {"text": ["string", [None]]}
+    assert all(c["texts_equal"] for c in report.checks)
+    prompts = ["A man rides", "", "  über 日本 😀\0 dog"]
+    program = (
+        "import sys, json, tensorflow as tf, tensorflow_text\n"
+        "loaded = tf.saved_model.load(sys.argv[1])\n"
+        "run = loaded.signatures['serving_default']\n"
+        "texts = run(text=tf.constant(json.loads(sys.argv[2])))['generated_text']\n"
+        "print(json.dumps([[t.decode() for t in row] for row in texts.numpy()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "model", json.dumps(prompts)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    limit = model.room(128)
+    expected = model.generate(prompts, max_new_tokens=limit)
+    assert json.loads(done.stdout) == [[text] for text in expected]
+
+
+def test_a_null_ends_no_text_silently(tmp_path, trained):
+    model = make(kzoo.SentenceEmbedder, trained("bpe"))
+    model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    session = session_of(tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="out of data bounds"):
+        session.run(None, {"text": np.array(["fine", "a\0b"], object)})
+
+
+def changed(tokenizer, **parts):
+    """A tokenizer with other parts of the library."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer._model_text())
+    for name, part in parts.items():
+        setattr(inner, name, part)
+    return FastTokenizer(inner.to_str(), **tokenizer._ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "message"),
+    [
+        (
+            "bpe",
+            dict(normalizer=tokenizers.normalizers.NFKC()),
+            'the normalizer {"type": "NFKC"}',
+        ),
+        (
+            "bpe",
+            dict(pre_tokenizer=tokenizers.pre_tokenizers.Whitespace()),
+            'the pre-tokenizer {"type": "Whitespace"',
+        ),
+        (
+            "bpe",
+            dict(
+                pre_tokenizer=tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+            ),
+            '"add_prefix_space": true',
+        ),
+        (
+            "wordpiece",
+            dict(decoder=tokenizers.decoders.Metaspace()),
+            'the decoder "Metaspace"',
+        ),
+    ],
+)
+def test_what_no_operator_does_is_refused_by_name(trained, name, parts, message):
+    model = make(kzoo.CausalLM, changed(trained(name), **parts))
+    with pytest.raises(ExportError) as error:
+        model.export("nowhere", format="onnx", text=True)
+    assert message in str(error.value)
+
+
+def test_tasks_and_options_that_have_no_text_are_refused(tmp_path, trained):
+    tokenizer = trained("character")
+    tagger = make(kzoo.TokenClassifier, tokenizer, labels=["O", "B"])
+    with pytest.raises(ExportError, match="TokenClassifier answers with places"):
+        tagger.export(tmp_path / "x", format="onnx", text=True)
+    with pytest.raises(ExportError, match="needs a task with a tokenizer"):
+        make(kzoo.CausalLM, None, vocabulary_size=9).export(
+            tmp_path / "x", format="onnx", text=True
+        )
+    model = make(kzoo.CausalLM, tokenizer)
+    for options in (dict(portable=True), dict(opset=19)):
+        with pytest.raises(ExportError, match="needs ONNX opset 20"):
+            model.export(tmp_path / "x", format="onnx", text=True, **options)
+    with pytest.raises(ExportError, match=r"must be among \['generate'\]"):
+        model.export(tmp_path / "x", format="onnx", text=True, functions="forward")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_that_differs_is_refused_with_the_text(
+    tmp_path, trained, monkeypatch
+):
+    encode = BytePairCodec.encode
+
+    def wrong(self, text):
+        ids, mask = encode(self, text)
+        return ids, mask & (ids != 4 + trained("bpe").encode(["!"])[0][0] - 4)
+
+    monkeypatch.setattr(BytePairCodec, "encode", wrong)
+    model = make(kzoo.CausalLM, trained("bpe"))
+    with pytest.raises(ExportError, match="reads '.*!.*' as .* and in Python as"):
+        model.export(tmp_path / "x", format="onnx", text=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, trained, monkeypatch):
+    model = make(kzoo.SentenceEmbedder, trained("bpe"))
+    model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
+    with pytest.raises(ExportError, match=r'pip install "kzoo\[text\]"'):
+        onnx_export.open_session(tmp_path / "model.onnx")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=r'pip install "kzoo\[text\]"'):
+        model.export(tmp_path / "other.onnx", format="onnx", text=True)
+
+
+def test_functions_are_those_with_a_form_of_text(trained):
+    tokenizer = trained("character")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    (generate,) = functions.text_functions(model, codec_of(tokenizer, "onnx"))
+    own = {f.name: f for f in model.export_functions()}["generate"]
+    described = [
+        [(a.name, a.dtype, a.axes) for a in function.arguments[1:]]
+        for function in (generate, own)
+    ]
+    assert described[0] == described[1]
+    assert [a.name for a in generate.arguments][:1] == ["text"]
