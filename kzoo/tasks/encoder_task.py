@@ -10,6 +10,8 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.generation import shape_bucket
+from kzoo.layers.base import make_initializer
+from kzoo.layers.heads import PredictionHead
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.text_data import LearnsText, is_text
 
@@ -125,6 +127,11 @@ class EncoderTask(LearnsText, Exports):
                 stacklevel=2,
             )
         return features
+
+    def text_rows(self, example):
+        """Ids of a text or a pair, see `export_rows`; several rows of windows."""
+        features = self.encode_examples([example])
+        return [dict(zip(features, row)) for row in zip(*features.values())]
 
     def _ids(self, texts):
         """Ids of each text, some texts at a time: a list takes ten times an array."""
@@ -260,6 +267,52 @@ class EncoderTask(LearnsText, Exports):
             padded_batch([rows[i] for i in chosen + filling], length, pad_id=pads[name])
             for name, rows in features.items()
         ]
+
+
+class PredictionTask(EncoderTask):
+    """An `EncoderTask` with a `PredictionHead`; a subclass says what it reads.
+
+    A subclass calls `self.build()` when all its layers are made.
+
+    Args:
+        config: as in `EncoderTask`; so for `tokenizer` and `max_length`.
+        units: how many numbers the head gives.
+        tokenizer: for strings.
+        hidden_activation: of an inner layer of the head, or `None` for none.
+        head_dropout: rate on what the head's last layer reads.
+        max_length: in tokens.
+    """
+
+    def __init__(
+        self,
+        config,
+        units,
+        tokenizer=None,
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.head = PredictionHead(
+            units,
+            self.stack.config.hidden_dim,
+            hidden_activation,
+            head_dropout,
+            make_initializer(self.stack.config),
+            dtype=self.dtype_policy,
+            name="head",
+        )
+
+    @property
+    def options(self):
+        """What the task was given beside config and tokenizer."""
+        return {
+            **super().options,
+            "hidden_activation": self.hidden_activation,
+            "head_dropout": self.head_dropout,
+        }
 
 
 def softmax(logits):

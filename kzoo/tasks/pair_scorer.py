@@ -72,6 +72,13 @@ class PairScorer(TextRegressor):
         logits = self(inputs, training=False)
         return {"scores": ops.sigmoid(logits) if self.output_activation else logits}
 
+    def from_named_outputs(self, outputs):
+        """Logits, of scores."""
+        scores = super().from_named_outputs(outputs)
+        if not self.output_activation:
+            return scores
+        return keras.ops.log(scores) - keras.ops.log1p(-scores)
+
     def default_loss(self, label_smoothing):
         """Mean squared error, or binary cross-entropy."""
         loss = super().default_loss(label_smoothing)

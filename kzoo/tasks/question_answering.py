@@ -7,9 +7,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.layers.base import make_initializer
-from kzoo.layers.heads import PredictionHead
-from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.encoder_task import PredictionTask
 from kzoo.tasks.text_data import is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import answer_scores
@@ -31,7 +29,7 @@ class Answer(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class QuestionAnswering(EncoderTask):
+class QuestionAnswering(PredictionTask):
     """The answer to a question, as a part of a context that holds it.
 
     A question and its context are read as start + question + end + context + end, and
@@ -76,32 +74,21 @@ class QuestionAnswering(EncoderTask):
         max_length=None,
         **kwargs,
     ):
-        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        super().__init__(
+            config,
+            2,
+            tokenizer,
+            hidden_activation,
+            head_dropout,
+            max_length,
+            **kwargs,
+        )
         if self._limit is not None and self._limit < 8:
             raise ValueError(
                 "max_length, or the learned positions, must be at least 8, to hold a "
                 f"question and a part of its context. Received: {self._limit}."
             )
-        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
-        self.head = PredictionHead(
-            2,
-            self.stack.config.hidden_dim,
-            hidden_activation,
-            head_dropout,
-            make_initializer(self.stack.config),
-            dtype=self.dtype_policy,
-            name="head",
-        )
         self.build()
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        return {
-            **super().options,
-            "hidden_activation": self.hidden_activation,
-            "head_dropout": self.head_dropout,
-        }
 
     def default_loss(self, label_smoothing):
         """Cross-entropy of the first and the last token."""
@@ -142,6 +129,10 @@ class QuestionAnswering(EncoderTask):
             name: ops.reshape(part, shape)
             for name, part in zip(self.output_axes, logits, strict=True)
         }
+
+    def from_named_outputs(self, outputs):
+        """Logits of starts and ends, one above the other."""
+        return keras.ops.stack([outputs[name] for name in self.output_axes], axis=1)
 
     # Text.
 

@@ -87,6 +87,11 @@ class SentenceEmbedder(EncoderTask):
         """The vector."""
         return {"embedding": (self.stack.config.hidden_dim,)}
 
+    @property
+    def text_outputs(self):
+        """What an artifact of text gives; see `TextClassifier.text_outputs`."""
+        return self.output_axes, lambda outputs, picked: outputs
+
     def call(self, inputs, training=None):
         """Vectors of texts.
 

@@ -6,17 +6,16 @@ from typing import Literal, get_args
 import keras
 import numpy as np
 
-from kzoo.layers.base import make_initializer
-from kzoo.layers.heads import PredictionHead
+from kzoo import ops
 from kzoo.layers.pooling import Pooling, PoolingKind
-from kzoo.tasks.encoder_task import EncoderTask, softmax
+from kzoo.tasks.encoder_task import PredictionTask, softmax
 from kzoo.training import MaskedSquaredError
 from kzoo.training.scores import classification_scores, regression_scores
 
 TextPooling = Literal[PoolingKind, "max_logits"]
 
 
-class TextTask(EncoderTask):
+class TextTask(PredictionTask):
     """A stack, pooling, and a head: `units` numbers of each text."""
 
     def __init__(
@@ -30,37 +29,30 @@ class TextTask(EncoderTask):
         max_length=None,
         **kwargs,
     ):
-        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        super().__init__(
+            config,
+            units,
+            tokenizer,
+            hidden_activation,
+            head_dropout,
+            max_length,
+            **kwargs,
+        )
         if pooling not in get_args(TextPooling):
             raise ValueError(
                 f"pooling must be one of {list(get_args(TextPooling))}. "
                 f"Received: {pooling!r}."
             )
         self.pooling = pooling
-        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
         self.pool = Pooling(
             "max" if pooling == "max_logits" else pooling, dtype=self.dtype_policy
-        )
-        self.head = PredictionHead(
-            units,
-            self.stack.config.hidden_dim,
-            hidden_activation,
-            head_dropout,
-            make_initializer(self.stack.config),
-            dtype=self.dtype_policy,
-            name="head",
         )
         self.build()
 
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        return {
-            **super().options,
-            "pooling": self.pooling,
-            "hidden_activation": self.hidden_activation,
-            "head_dropout": self.head_dropout,
-        }
+        return {**super().options, "pooling": self.pooling}
 
     @property
     def output_axes(self):
@@ -144,6 +136,24 @@ class TextClassifier(TextTask):
         count = {} if self.labels else {"num_classes": self.num_classes}
         return {**super().options, **given, **count}
 
+    @property
+    def text_outputs(self):
+        """What an artifact of text gives: axes by name, and how it comes of `forward`.
+
+        That is a function of the outputs of `forward`, and of `picked`, which takes
+        names and places and gives strings.
+        """
+
+        def answered(outputs, picked):
+            logits = outputs["logits"]
+            best = ops.argmax(logits)
+            return {
+                "label": picked(self.labels, best) if self.labels else best,
+                "probabilities": ops.softmax(logits),
+            }
+
+        return {"label": (), "probabilities": (self.num_classes,)}, answered
+
     def encode_targets(self, y):
         """Classes as ints: names of `labels`, or ints in [0, C), in any mix."""
         return encode_labels(y, self.labels, self.num_classes)
@@ -222,6 +232,17 @@ class TextRegressor(TextTask):
     def default_metrics(self):
         """None: the loss says it."""
         return []
+
+    @property
+    def text_outputs(self):
+        """What an artifact of text gives; see `TextClassifier.text_outputs`."""
+        ((name, _),) = self.output_axes.items()
+        value = "value" if name == "logits" else name
+
+        def answered(outputs, picked):
+            return {value: ops.reshape(outputs[name], (-1,))}
+
+        return {value: ()}, answered
 
     def encode_targets(self, y):
         """Numbers as finite float32 (B,)."""

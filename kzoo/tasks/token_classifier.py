@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 
-from kzoo.layers.base import make_initializer
-from kzoo.layers.heads import PredictionHead
-from kzoo.tasks.encoder_task import EncoderTask, softmax
+from kzoo.tasks.encoder_task import PredictionTask, softmax
 from kzoo.tasks.text_classifier import check_labels, encode_labels
 from kzoo.tasks.text_data import is_text
 from kzoo.tasks.windows import windows
@@ -13,7 +11,7 @@ from kzoo.training.scores import entity_scores
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class TokenClassifier(EncoderTask):
+class TokenClassifier(PredictionTask):
     """The label of each word of a sentence.
 
     A sentence is a list of words, or a string that is split at white space. It is read
@@ -65,23 +63,21 @@ class TokenClassifier(EncoderTask):
         **kwargs,
     ):
         own_labels, count = check_labels(labels, num_classes)
-        super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
+        super().__init__(
+            config,
+            count,
+            tokenizer,
+            hidden_activation,
+            head_dropout,
+            max_length,
+            **kwargs,
+        )
         if self._limit is not None and self._limit < 3:
             raise ValueError(
                 "The learned positions must hold start, a token and end: at least 3. "
                 f"Received: {self._limit}."
             )
         self.labels, self.num_classes = own_labels, count
-        self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
-        self.head = PredictionHead(
-            count,
-            self.stack.config.hidden_dim,
-            hidden_activation,
-            head_dropout,
-            make_initializer(self.stack.config),
-            dtype=self.dtype_policy,
-            name="head",
-        )
         self.build()
 
     @property
@@ -91,8 +87,6 @@ class TokenClassifier(EncoderTask):
             **super().options,
             "labels": self.labels,
             "num_classes": None if self.labels else self.num_classes,
-            "hidden_activation": self.hidden_activation,
-            "head_dropout": self.head_dropout,
         }
 
     @property

@@ -7,7 +7,7 @@ import pytest
 
 import kzoo
 from kzoo.training import ResumableCheckpoint
-from tests.harness import difference, to_numpy
+from tests.harness import KillBefore, Killed, difference, to_numpy
 from tests.reference import Reference
 from tests.words import (
     PAIRS,
@@ -224,20 +224,6 @@ def test_mixed_precision_trains(dtype):
 
 
 # Resume.
-
-
-class Killed(Exception):
-    pass
-
-
-class KillBefore(keras.callbacks.Callback):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            raise Killed
 
 
 def test_resuming_on_strings_gives_the_same_weights_bit_by_bit(tmp_path):

@@ -8,7 +8,7 @@ import kzoo
 from kzoo.config import ModelConfig
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from kzoo.training import ResumableCheckpoint
-from tests.harness import perturb, to_numpy
+from tests.harness import KillBefore, Killed, perturb, to_numpy
 from tests.words import WORDS, compiled
 
 START, END, UNKNOWN, MASK = 1, 2, 3, 4
@@ -104,20 +104,6 @@ def test_every_epoch_has_other_masks_and_validation_the_same(monkeypatch):
     np.testing.assert_array_equal(held_out[0]["targets"], list(held_out)[0]["targets"])
     texts = TEXTS[:8]
     assert model.evaluate(texts, verbose=0) == model.evaluate(texts, verbose=0)
-
-
-class Killed(Exception):
-    pass
-
-
-class KillBefore(keras.callbacks.Callback):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            raise Killed
 
 
 def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):

@@ -118,6 +118,19 @@ def test_onnx_gives_probabilities(portable, tmp_path):
     assert difference(got[:, 0], sigmoid(expected_logits(task, PAIRS[:5]))) <= 1e-5
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_gives_probabilities(tmp_path):
+    import tensorflow as tf
+
+    task = perturbed(scorer(output_activation="sigmoid"))
+    task.export(tmp_path / "scorer")
+    serve = tf.saved_model.load(tmp_path / "scorer").signatures["serving_default"]
+    inputs, _ = task.encode_text(PAIRS[:5])
+    got = serve(**{k: tf.constant(x) for k, x in inputs.items()})["scores"]
+    expected = sigmoid(expected_logits(task, PAIRS[:5]))
+    assert difference(got.numpy()[:, 0], expected) <= 1e-5
+
+
 def test_a_folder_and_a_keras_file_hold_it(tmp_path):
     task = compiled(perturbed(scorer(output_activation="sigmoid", max_length=9)))
     task.save_folder(tmp_path / "folder")

@@ -322,6 +322,18 @@ def test_onnx_gives_the_vectors_of_the_reference(pooling, portable, tmp_path):
     assert difference(got, expected_vectors(task, texts)) <= 1e-5
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_gives_the_vectors_of_the_reference(tmp_path):
+    import tensorflow as tf
+
+    task = perturbed(embedder())
+    task.export(tmp_path / "embed")
+    serve = tf.saved_model.load(tmp_path / "embed").signatures["serving_default"]
+    texts = ["abcd", "", "ba"]
+    got = serve(token_ids=tf.constant(ids_of(texts)))["embedding"]
+    assert difference(got.numpy(), expected_vectors(task, texts)) <= 1e-5
+
+
 # Refusals.
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kzoo.training import CheckpointAverage, ResumableCheckpoint, callbacks
+from tests.harness import KillBefore, Killed
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(24, 2)).astype("float32")
@@ -50,20 +51,6 @@ class Recorder(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         # Copies: on some backends the arrays share memory with the variables.
         self.weights.append([np.array(w) for w in self.model.get_weights()])
-
-
-class Killed(Exception):
-    pass
-
-
-class KillBefore(keras.callbacks.Callback):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            raise Killed
 
 
 @pytest.mark.parametrize("killed_before", [1, 2, 3])
