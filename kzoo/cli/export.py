@@ -25,7 +25,11 @@ is left behind and the exit status is 1.
 
   kzoo export translator --format onnx --out translator.onnx
   kzoo export translator --format tf_saved_model --out saved_model
+  kzoo export translator --format onnx --out small --quantize int8
+  kzoo export translator --format onnx --out text_to_text --text
+  kzoo export translator --format onnx --out small_text --text --quantize int8
   kzoo export translator --format onnx --out old_runtime --portable --report report.json
+  kzoo export writer --format genai --out writer_genai
 """)
 
 
@@ -42,7 +46,11 @@ def export(
         ),
     ],
     format: Annotated[
-        Literal["onnx", "tf_saved_model"], typer.Option(help="What to write.")
+        Literal["onnx", "tf_saved_model", "genai"],
+        typer.Option(
+            help="What to write; genai is a folder for onnxruntime-genai, of a model "
+            "that continues text."
+        ),
     ] = "onnx",
     opset: Annotated[
         int | None,
@@ -54,6 +62,12 @@ def export(
         bool,
         typer.Option("--portable", help="ONNX of operators that older runtimes know."),
     ] = False,
+    quantize: Annotated[
+        Literal["int8", "int8_weights", "int4", "float16"] | None,
+        typer.Option(
+            help="Make the weights of an ONNX file smaller; int8 is the fastest.",
+        ),
+    ] = None,
     exporter: Annotated[
         Literal["kzoo", "tf2onnx"],
         typer.Option(
@@ -61,6 +75,13 @@ def export(
             "the forward pass."
         ),
     ] = "kzoo",
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text",
+            help="Text in and out: the tokenizer is in the graph. Needs kzoo[text].",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what is at --out.")
     ] = False,
@@ -70,15 +91,27 @@ def export(
     if out_path.exists() and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
     reports.check_path(report)
-    if format != "onnx" and (opset is not None or portable or exporter != "kzoo"):
+    onnx = format != "tf_saved_model"
+    if (
+        not onnx
+        and (opset is not None or portable)
+        or (format != "onnx" and exporter != "kzoo")
+    ):
         raise Failure(
             "--opset, --portable and --exporter are of --format onnx. "
             f"Received: --format {format}."
         )
+    if quantize and (format != "onnx" or exporter != "kzoo"):
+        raise Failure(
+            "--quantize is of --format onnx and --exporter kzoo. "
+            f"Received: --format {format}, --exporter {exporter}."
+        )
     task = load_model(model)
     options = dict(format=format, overwrite=overwrite)
-    if format == "onnx":
+    options |= dict(text=True) if text else {}
+    if onnx:
         options |= dict(opset=opset, portable=portable)
+        options |= dict(quantize=quantize) if quantize else {}
         # The native exporter is not asked for by name, so that its errors are its own.
         options |= {} if exporter == "kzoo" else dict(exporter=exporter)
     description = f"Exporting and verifying {out_path}"

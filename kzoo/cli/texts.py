@@ -1,4 +1,4 @@
-"""Texts in, texts out: what `translate` and `generate` share."""
+"""Texts in, texts out: the commands `translate` and `generate`."""
 
 import sys
 from pathlib import Path
@@ -6,54 +6,167 @@ from typing import Annotated
 
 import typer
 
-from kzoo.cli.console import Failure, err, progress
+from kzoo.cli.console import (
+    Failure,
+    ModelFolder,
+    err,
+    load_model,
+    one_line_errors,
+    progress,
+)
 
-Input = Annotated[
-    Path | None,
-    typer.Option("--input", "-i", help="A text file (or .gz), a text a line."),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write here instead of standard output."),
-]
-MaxNewTokens = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, help="The most tokens of a result, the end included."
-    ),
-]
-Beams = Annotated[int, typer.Option(metavar="N", min=1, help="1 is greedy search.")]
-LengthPenalty = Annotated[
-    float,
-    typer.Option(
-        metavar="PENALTY",
-        help="A result's score is log p / tokens ** PENALTY: higher favours long ones.",
-    ),
-]
-NBest = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Results a text, best first; raises --beams to it. Lines then begin with "
-        "the text's number and a tab.",
-    ),
-]
-Temperature = Annotated[
-    float,
-    typer.Option(
-        metavar="T",
-        min=0.0,
-        help="Above 0, each token is drawn: at 1 as the model says, below more surely.",
-    ),
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the draws.")]
-Scores = Annotated[
-    bool, typer.Option("--scores", help="Begin each line with the score and a tab.")
-]
-BatchSize = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Texts computed at a time.")
-]
+
+def _number(help, name="N", **limits):
+    return typer.Option(metavar=name, help=help, **limits)
+
+
+def command(task_name, other, results, pieces, limit, verb):
+    """A command that generates: texts in, a line out for each.
+
+    Args:
+        task_name: the class of the models that it takes.
+        other: the command for other models, for the error.
+        results: function (task, texts, generate, options) to (results, scores), where
+            `generate` is `task.generate` with the options, of texts or ids.
+        pieces: function (task, text, options) to pieces of one text's result.
+        limit: the default of --max-new-tokens.
+        verb: for the progress bar.
+    """
+
+    @one_line_errors
+    def run(
+        model: ModelFolder,
+        text: Annotated[
+            list[str] | None, typer.Argument(help="Texts.", show_default=False)
+        ] = None,
+        input: Annotated[
+            Path | None,
+            typer.Option("--input", "-i", help="A text file (or .gz), a text a line."),
+        ] = None,
+        output: Annotated[
+            Path | None,
+            typer.Option("--output", "-o", help="Write here, not to standard output."),
+        ] = None,
+        max_new_tokens: Annotated[
+            int, _number("The most tokens of a result, the end included.", min=1)
+        ] = limit,
+        min_new_tokens: Annotated[
+            int, _number("So many tokens come before an end.", min=0)
+        ] = 0,
+        beams: Annotated[int, _number("1 is greedy search.", min=1)] = 1,
+        length_penalty: Annotated[
+            float,
+            _number(
+                "A result's score is log p / tokens ** PENALTY: higher favours long "
+                "ones.",
+                "PENALTY",
+            ),
+        ] = 1.0,
+        n_best: Annotated[
+            int,
+            _number(
+                "Results a text, best first; raises --beams to it. Lines then begin "
+                "with the text's number and a tab.",
+                min=1,
+            ),
+        ] = 1,
+        temperature: Annotated[
+            float,
+            _number(
+                "Above 0, each token is drawn: at 1 as the model says, below more "
+                "surely.",
+                "T",
+                min=0.0,
+            ),
+        ] = 0.0,
+        top_k: Annotated[
+            int, _number("Draw among so many most probable tokens.", "K", min=0)
+        ] = 0,
+        top_p: Annotated[
+            float, _number("Draw among the fewest with so much probability.", "P")
+        ] = 1.0,
+        min_p: Annotated[
+            float, _number("Draw among those at least P times the best one's.", "P")
+        ] = 0.0,
+        seed: Annotated[int, _number("Of the draws.")] = 0,
+        repetition_penalty: Annotated[
+            float, _number("Above 1, what occurred gets less likely.", "PENALTY")
+        ] = 1.0,
+        no_repeat_ngram_size: Annotated[
+            int, _number("No N tokens in a row come twice.", min=0)
+        ] = 0,
+        ban: Annotated[
+            list[str] | None,
+            _number("A token that never comes; may be given often.", "TOKEN"),
+        ] = None,
+        stop: Annotated[
+            list[str] | None,
+            _number("End a result before this; may be given often.", "TEXT"),
+        ] = None,
+        prefix: Annotated[
+            str | None, _number("What every result begins with.", "TEXT")
+        ] = None,
+        constraint: Annotated[
+            str | None, _number("A regular expression that results match.", "REGEX")
+        ] = None,
+        stream: Annotated[
+            bool, typer.Option("--stream", help="Show one text's result as it comes.")
+        ] = False,
+        scores: Annotated[
+            bool,
+            typer.Option("--scores", help="Begin each line with the score and a tab."),
+        ] = False,
+        batch_size: Annotated[int, _number("Texts computed at a time.", min=1)] = 32,
+    ):
+        """Runs the command."""
+        check_output(output, input)
+        sources = read_texts(text, input)
+        task = load_model(model, task_name, other)
+        options = dict(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            beams=max(beams, n_best),
+            length_penalty=length_penalty,
+            num_return_sequences=n_best,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            banned_tokens=ban or (),
+            stop=stop or (),
+            forced_prefix=prefix,
+            constraint=constraint,
+        )
+        if stream:
+            if not sources or len(sources) > 1 or output or scores:
+                raise Failure(
+                    "--stream shows one text's result: give one text, and neither "
+                    "--output nor --scores."
+                )
+            for piece in pieces(task, sources[0], options):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            sys.stdout.write("\n")
+            return
+
+        def generate(sources, progress):
+            def run(prompts):
+                return task.generate(
+                    prompts,
+                    return_scores=True,
+                    batch_size=batch_size,
+                    progress=progress,
+                    **options,
+                )
+
+            return results(task, sources, run, options)
+
+        write(sources, output, generate, description=verb, n_best=n_best, scores=scores)
+
+    return run
 
 
 def check_output(path, input_path):
@@ -93,7 +206,7 @@ def read_texts(arguments, input_path):
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def run(texts, output, generate, *, description, n_best, scores):
+def write(texts, output, generate, *, description, n_best, scores):
     """Generates for all texts and writes a line a result.
 
     Args:

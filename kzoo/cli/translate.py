@@ -1,11 +1,7 @@
 """`kzoo translate`."""
 
-from typing import Annotated
-
-import typer
-
 from kzoo.cli import texts
-from kzoo.cli.console import ModelFolder, help_text, load_model, one_line_errors
+from kzoo.cli.console import help_text
 
 HELP = help_text("""
 Translate texts with an encoder-decoder.
@@ -22,43 +18,11 @@ the result belongs to each.
 """)
 
 
-@one_line_errors
-def translate(
-    model: ModelFolder,
-    text: Annotated[
-        list[str] | None, typer.Argument(help="Texts.", show_default=False)
-    ] = None,
-    input: texts.Input = None,
-    output: texts.Output = None,
-    max_new_tokens: texts.MaxNewTokens = 128,
-    beams: texts.Beams = 1,
-    length_penalty: texts.LengthPenalty = 1.0,
-    n_best: texts.NBest = 1,
-    scores: texts.Scores = False,
-    batch_size: texts.BatchSize = 32,
-):
-    """Runs the command."""
-    texts.check_output(output, input)
-    sources = texts.read_texts(text, input)
-    task = load_model(model, "Seq2SeqLM", "generate")
-
-    def generate(sources, progress):
-        return task.generate(
-            sources,
-            max_new_tokens=max_new_tokens,
-            beams=max(beams, n_best),
-            length_penalty=length_penalty,
-            num_return_sequences=n_best,
-            return_scores=True,
-            batch_size=batch_size,
-            progress=progress,
-        )
-
-    texts.run(
-        sources,
-        output,
-        generate,
-        description="Translating",
-        n_best=n_best,
-        scores=scores,
-    )
+translate = texts.command(
+    "Seq2SeqLM",
+    "generate",
+    lambda task, sources, generate, options: generate(sources),
+    lambda task, source, options: task.generate(source, stream=True, **options),
+    128,
+    "Translating",
+)

@@ -12,13 +12,17 @@ HELP = help_text("""
 Compare exported files with the model that they came from.
 
 The files are loaded in their own runtime (onnxruntime, TensorFlow) and run at several
-shapes: numbers must agree and generated tokens be equal. The exit status is 0 when they
-do and 1 when not.
+shapes: numbers must agree and generated tokens be equal. With --input they are compared
+on your own texts, too, and the first that differs is named. The exit status is 0 when
+they agree and 1 when not.
 
 [bold]Examples[/bold]
 
   kzoo verify translator.onnx --against translator
   kzoo verify saved_model --against translator --report report.json
+  kzoo verify translator.onnx --against translator --input sentences.txt
+  kzoo verify scorer.onnx --against scorer --input pairs.tsv
+  kzoo verify model.onnx --against model_without_tokenizer --input ids.jsonl
 """)
 
 
@@ -35,6 +39,16 @@ def verify(
         Path,
         typer.Option(help="The model: a folder of `kzoo train`.", show_default=False),
     ],
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="Compare on these, too: a text file (or .gz), a text a line; a .tsv "
+            "of pairs; or token ids, as .jsonl or .json (a list of them an example, "
+            "or lists by input) or .npz (arrays by input).",
+        ),
+    ] = None,
     report: reports.Report = None,
 ):
     """Runs the command."""
@@ -44,7 +58,9 @@ def verify(
         )
     reports.check_path(report)
     task = load_model(against)
+    from kzoo.cli.inputs import read
     from kzoo.exporters import verify as verify_files
 
-    result = reports.run(f"Verifying {artifact}", verify_files, artifact, task)
+    own = None if input is None else read(input, task)
+    result = reports.run(f"Verifying {artifact}", verify_files, artifact, task, own)
     reports.show(result, report)

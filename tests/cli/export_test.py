@@ -37,6 +37,11 @@ def test_verify_fails_on_another_model(refused, artifact, translator, tmp_path):
     refused("verify", artifact, "--against", tmp_path / "other", code=1)
 
 
+def test_text_is_passed_on(refused, translator, tmp_path):
+    arguments = ("export", translator, "--out", tmp_path / "x", "--text", "--portable")
+    assert "text=True needs ONNX opset 20" in refused(*arguments, code=1)
+
+
 def test_what_stands_at_the_path_stays(refused, translator, tmp_path):
     path = tmp_path / "file.onnx"
     path.write_text("mine")
@@ -75,3 +80,32 @@ def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
         "export", translator, "--out", missing, "--report", missing / "r.json"
     )
     assert not missing.exists()
+
+
+def test_a_folder_for_genai(run, refused, translator, writer, tmp_path):
+    folder, arguments = tmp_path / "genai", ("--format", "genai")
+    result = run("export", writer, "--out", folder, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "past_key_values.0.key" in result.stdout
+    assert (folder / "genai_config.json").is_file()
+    result = run("verify", folder, "--against", writer)
+    assert result.exit_code == 0 and "greedy in onnxruntime" in result.stdout
+    out = ("--out", tmp_path / "other", *arguments)
+    assert "Seq2SeqLM" in refused("export", translator, *out, code=1)
+    assert "--exporter" in refused("export", writer, *out, "--exporter", "tf2onnx")
+
+
+def test_a_quantised_export_is_verified_by_its_own_word(
+    run, refused, translator, tmp_path
+):
+    path, report = tmp_path / "small", tmp_path / "report.json"
+    arguments = ("export", translator, "--out", path, "--quantize", "int8")
+    assert "--quantize is of" in refused(*arguments, "--format", "tf_saved_model")
+    assert "--quantize is of" in refused(*arguments, "--exporter", "tf2onnx")
+    result = run(*arguments, "--report", report)
+    assert result.exit_code == 0, result.output
+    assert "int8: weights" in result.stdout
+    assert json.loads(report.read_text())["quantize"] == "int8"
+    result = run("verify", path, "--against", translator)
+    assert result.exit_code == 0, result.output
+    assert "of the tokens are the model's" in result.stdout

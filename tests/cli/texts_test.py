@@ -1,6 +1,7 @@
 """translate and generate: a line out for a line in."""
 
 import gzip
+import re
 
 import pytest
 
@@ -102,3 +103,30 @@ def test_a_folder_that_is_no_model_is_refused(refused, translator, tmp_path):
     task.save_folder(tmp_path)
     (tmp_path / kzoo.tasks.task.WEIGHTS_FILE).write_bytes(b"no weights")
     assert "not a safetensors file" in refused("translate", tmp_path, "abc")
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
+def test_options_of_the_search_are_passed_on(run, translator, writer, command):
+    folder = translator if command == "translate" else writer
+    result = run(command, folder, "abc", "h", *FEW, "--constraint", "(fed|gg)h?")
+    assert all(re.search("(fed|gg)h?$", line) for line in result.stdout.split("\n")[:2])
+    given = ["--prefix", "cdef", "--stop", "de", "--ban", "a"]
+    result = run(command, folder, "abc", *FEW, *given)
+    assert result.stdout.strip().removeprefix("abc") == "c"
+    drawn = ["--temperature", 1, "--top-k", 5, "--top-p", 0.9, "--min-p", 0.1]
+    result = run(command, folder, "abc", *FEW, *drawn, "--seed", 3)
+    task = load_task(folder)
+    options = dict(temperature=1.0, top_k=5, top_p=0.9, min_p=0.1, seed=3)
+    expected = task.generate(["abc"], max_new_tokens=6, **options)[0]
+    assert result.stdout.strip().removeprefix("abc") == expected.strip()
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
+def test_a_stream_shows_the_same_text(run, refused, translator, writer, command):
+    folder = translator if command == "translate" else writer
+    for options in ([], ["--stop", "b"], ["--prefix", "bad"]):
+        whole = run(command, folder, "abc", *FEW, *options).stdout
+        assert run(command, folder, "abc", *FEW, *options, "--stream").stdout == whole
+    message = "--stream shows one text's result"
+    assert message in refused(command, folder, "abc", "h", "--stream")
+    assert message in refused(command, folder, "abc", "--stream", "--scores")
