@@ -46,6 +46,14 @@ def measure_cpu_time():
         ENVIRONMENT[name] = "1"
 
 
+def main(compare, work):
+    """Runs a script: `work(*arguments)` in a worker of its own, else `compare()`."""
+    if sys.argv[1:2] == ["--work"]:
+        work(*sys.argv[2:])
+    else:
+        compare()
+
+
 class Worker:
     """A contender in a process of its own.
 

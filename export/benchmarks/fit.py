@@ -248,7 +248,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--work"]:
-        work(*sys.argv[2:])
-    else:
-        main()
+    _duel.main(main, work)

@@ -326,7 +326,4 @@ def text_batches(keras_worker, batch, args):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--work"]:
-        work(*sys.argv[2:])
-    else:
-        main()
+    _duel.main(main, work)

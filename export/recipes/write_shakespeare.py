@@ -9,7 +9,6 @@ PNG, the model, and a text that it wrote.
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import grain
@@ -58,22 +57,30 @@ writer.compile(Adam(schedule, beta_2=0.99, weight_decay=0.1, global_clipnorm=1.0
 args.out.mkdir(parents=True, exist_ok=True)
 checkpoint = ResumableCheckpoint(args.out / "training.npz")
 log = keras.callbacks.CSVLogger(args.out / "curve.csv", append=True)
-first, started = checkpoint.saved_epoch() * STEPS, time.time()
+first = checkpoint.saved_epoch() * STEPS
+# One batch more than is read: Keras refuses to begin, or go on, with none.
+data = grain.MapDataset.range(first, args.epochs * STEPS + 1).map(batch)
 writer.fit(
-    grain.MapDataset.range(first, args.epochs * STEPS).map(batch),
+    data,
     steps_per_epoch=STEPS, epochs=args.epochs, callbacks=[checkpoint, log], verbose=2,
     validation_data=({"token_ids": held_out[:, :-1]}, held_out[:, 1:]),
 )  # fmt: skip
-minutes = (time.time() - started) / 60
 writer.save_folder(args.out / "model")
 names, *rows = (line.split(",") for line in open(args.out / "curve.csv"))
 curve = {name.strip(): [float(row[i]) for row in rows] for i, name in enumerate(names)}
 training_curve(curve).savefig(args.out / "curve.png")
-(sample,) = writer.generate(["ROMEO:"], max_new_tokens=400, temperature=0.8, seed=1)
-(args.out / "sample.txt").write_text("ROMEO:" + sample + "\n")
+# It has seen no start token and no more than `length` characters at a time, so it is
+# given ids, and writes on from the last ones again and again.
+sample, half = tokenizer.encode(["ROMEO:\n"])[0], args.length // 2
+for seed in range(8):
+    options = dict(max_new_tokens=half, temperature=0.8, top_p=0.95, seed=seed)
+    sample += writer.generate([sample[-half:]], **options)[0]
+(sample,) = tokenizer.decode([sample])
+(args.out / "sample.txt").write_text(sample + "\n")
 result = dict(
-    parameters=writer.count_params(), minutes=round(minutes, 1), curve=curve,
-    validation_loss=curve["val_loss"][-1], options={**vars(args), "out": None},
+    parameters=writer.count_params(), curve=curve, sample=sample,
+    validation_loss=curve["val_loss"][-1],
+    options={**vars(args), "out": None, "text": None},
 )  # fmt: skip
 (args.out / "result.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
-print(f"validation loss {result['validation_loss']:.4f}\nROMEO:{sample}")
+print(f"validation loss {result['validation_loss']:.4f}\n{sample}")
