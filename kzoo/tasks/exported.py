@@ -206,6 +206,12 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
+        if "forced_token_ids" in inputs:
+            message = "forced_token_ids must have 1 row, or one for each prompt"
+            rows, forced = ops.dim(inputs[prompt], 0), inputs["forced_token_ids"]
+            count = ops.dim(forced, 0)
+            fits = ops.equal(count, 1) | ops.equal(count, rows)
+            inputs["forced_token_ids"] = ops.required(forced, fits, message)
         message = f"{prompt} must have a place for one id at least"
         some = ops.dim(inputs[prompt], 1) > 0
         inputs[prompt] = ops.required(inputs[prompt], some, message)

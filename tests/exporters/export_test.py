@@ -667,6 +667,7 @@ OUT_OF_RANGE = [
     (dict(automaton=[[0] * 28 + [2]]), r"automaton must be in \[-1, states\]"),
     (dict(automaton=[[0] * 28 + [-2]]), r"automaton must be in \[-1, states\]"),
     (dict(forced_token_ids=[[29]]), r"forced_token_ids must be in \[-1, 29\)"),
+    (dict(forced_token_ids=[[5], [6]]), "forced_token_ids must have 1 row, or one for"),
 ]
 
 
