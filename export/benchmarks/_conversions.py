@@ -1,7 +1,8 @@
 """A folder that kzoo saved as CTranslate2's and as transformers' model: same weights.
 
 For pre-norm encoder-decoders with sinusoidal positions, layer norm, ReLU and one
-shared, tied table scaled by sqrt(D). Needs neither kzoo nor TensorFlow.
+shared, tied table scaled by sqrt(D); and for BERT's form as transformers' BertModel.
+Needs neither kzoo nor TensorFlow.
 """
 
 import json
@@ -16,21 +17,32 @@ def read(folder):
     Raises:
         ValueError: the model is not of the form that the other two are built for.
     """
+    config, weights = _saved(folder)
+    for stack in (config["encoder"], config["decoder"]):
+        _check_form(
+            {**stack, **{k: config[k] for k in ("share_embeddings", "tie_head")}},
+            norm_position="pre", norm="layer_norm", positions="sinusoidal",
+            activation="relu", feed_forward="plain", embedding_norm=False,
+            final_norm=True, use_bias=True, share_embeddings=True, tie_head=True,
+            embedding_scale=stack["hidden_dim"] ** 0.5,
+        )  # fmt: skip
+    return config, weights
+
+
+def _saved(folder):
+    """The config (a dict) and the weights by path (numpy) of a saved kzoo model."""
     from safetensors.numpy import load_file
 
     folder = Path(folder)
     config = json.loads((folder / "config.json").read_text())["model"]
-    for stack in (config["encoder"], config["decoder"]):
-        wanted = dict(
-            norm_position="pre", norm="layer_norm", positions="sinusoidal",
-            activation="relu", feed_forward="plain", embedding_norm=False,
-            final_norm=True, use_bias=True,
-            embedding_scale=stack["hidden_dim"] ** 0.5,
-        )  # fmt: skip
-        other = {k: stack[k] for k, v in wanted.items() if stack[k] != v}
-        if other or not (config["share_embeddings"] and config["tie_head"]):
-            raise ValueError(f"{folder} is no model of the benchmark's form: {other}.")
     return config, load_file(folder / "model.safetensors")
+
+
+def _check_form(stack, **wanted):
+    """Raises `ValueError` where a stack is not of the benchmark's form."""
+    other = {k: stack[k] for k, v in wanted.items() if stack[k] != v}
+    if other:
+        raise ValueError(f"The model is not of the benchmark's form: {other}.")
 
 
 def sinusoids(length, width):
@@ -151,12 +163,9 @@ def to_transformers(folder, positions=512):
                 "feed_forward_norm": "final_layer_norm",
             }[middle[1]]
         state[f"model.{stack}.{where}.{suffix}"] = value
-    state = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in state.items()}
-    problems = model.load_state_dict(state, strict=False)
     tied = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
             "lm_head.weight"}  # fmt: skip
-    if problems.unexpected_keys or set(problems.missing_keys) - tied:
-        raise ValueError(f"Weights do not fit transformers' model: {problems}.")
+    _load_state(model, state, tied)
     model.tie_weights()
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
@@ -169,3 +178,73 @@ def to_transformers(folder, positions=512):
             : len(stack.embed_positions.weights) - first
         ]
     return model
+
+
+def to_bert(folder, attention):
+    """A `BertModel`: post-norm, learned positions, two segments, exact gelu.
+
+    Args:
+        folder: of a saved kzoo task with one encoder.
+        attention: transformers' `attn_implementation`.
+    """
+    from transformers import BertConfig, BertModel
+
+    config, weights = _saved(folder)
+    stack = config["encoder"]
+    _check_form(
+        stack, norm_position="post", norm="layer_norm", positions="learned",
+        activation="gelu", feed_forward="plain", embedding_norm=True,
+        final_norm=False, use_bias=True, num_segments=2, embedding_scale=1.0,
+    )  # fmt: skip
+    model = BertModel(
+        BertConfig(
+            vocab_size=stack["vocabulary_size"],
+            hidden_size=stack["hidden_dim"],
+            num_hidden_layers=stack["num_layers"],
+            num_attention_heads=stack["num_heads"],
+            intermediate_size=stack["intermediate_dim"],
+            max_position_embeddings=stack["max_sequence_length"],
+            layer_norm_eps=stack["norm_epsilon"],
+            attn_implementation=attention,
+        ),
+        add_pooling_layer=False,
+    ).eval()
+    names = {
+        "token_embedding": "word_embeddings",
+        "position_embedding": "position_embeddings",
+        "segment_embedding": "token_type_embeddings",
+        "embedding_norm": "LayerNorm",
+        "self_attention/query": "attention.self.query",
+        "self_attention/key": "attention.self.key",
+        "self_attention/value": "attention.self.value",
+        "self_attention/output": "attention.output.dense",
+        "self_attention_norm": "attention.output.LayerNorm",
+        "feed_forward/intermediate": "intermediate.dense",
+        "feed_forward/output": "output.dense",
+        "feed_forward_norm": "output.LayerNorm",
+    }
+    state = {}
+    for path, value in weights.items():
+        _, *middle, last = path.split("/")
+        where = "embeddings"
+        if middle[0].startswith("layer_"):
+            where = "encoder." + middle.pop(0).replace("layer_", "layer.")
+        suffix = "bias" if last in ("beta", "bias") else "weight"
+        value = value.T if last == "kernel" else value
+        state[f"{where}.{names['/'.join(middle)]}.{suffix}"] = value
+    _load_state(model, state)
+    return model
+
+
+def _load_state(model, state, may_miss=()):
+    """Loads numpy arrays into a torch module, all of them and into all that it has.
+
+    Raises:
+        ValueError: a weight is missing, apart from `may_miss`, or is one too many.
+    """
+    import torch
+
+    state = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in state.items()}
+    problems = model.load_state_dict(state, strict=False)
+    if problems.unexpected_keys or set(problems.missing_keys) - set(may_miss):
+        raise ValueError(f"Weights do not fit transformers' model: {problems}.")

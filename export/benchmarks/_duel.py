@@ -125,6 +125,55 @@ def geometric_mean(numbers):
     return math.exp(statistics.mean(map(math.log, numbers)))
 
 
+def compare(cell, workers, amount, turns, seconds, **message):
+    """One cell of a table: the first worker against the others, in turns.
+
+    Args:
+        cell: its name.
+        workers: ours first; each answers a message with a dict that has the `seconds`
+            of `calls` calls.
+        amount: what a call gets done: tokens, sequences.
+        turns: of every worker.
+        seconds: how long one of our turns takes.
+        **message: what all of them are asked besides `calls`.
+
+    Returns:
+        dict of `cell`, `calls`, `rates` (amounts a second, a list a worker) and
+        `faster_by` (how many times our rate is that of each other worker).
+    """
+    for worker in workers:
+        worker.ask(calls=1, **message)  # compiles, warms up
+    quickest = workers[0].ask(calls=1, **message)["seconds"]
+    calls = max(1, round(seconds / quickest))
+    answers = take_turns(workers, turns, calls=calls, **message)
+    rates = {
+        name: [amount * calls / answer["seconds"] for answer in found]
+        for name, found in answers.items()
+    }
+    ours = rates[workers[0].name]
+    others = [worker.name for worker in workers[1:]]
+    faster_by = {name: median_ratio(ours, rates[name]) for name in others}
+    print(cell, {k: round(v, 2) for k, v in faster_by.items()}, flush=True)
+    return {"cell": cell, "calls": calls, "rates": rates, "faster_by": faster_by}
+
+
+def table(head, cells):
+    """The rows of a table of `compare`'s cells, geometric means last.
+
+    Args:
+        head: of the first two columns, what the cells are and what our rates.
+        cells: what `compare` returned.
+    """
+    peers = list(cells[0]["faster_by"])
+    rows = [[*head, *(f"× {peer}" for peer in peers)]]
+    for cell in cells:
+        ours = statistics.median(next(iter(cell["rates"].values())))
+        ratios = [f"{cell['faster_by'][peer]:.2f}" for peer in peers]
+        rows.append([cell["cell"], f"{ours:,.0f}", *ratios])
+    means = [geometric_mean([cell["faster_by"][p] for cell in cells]) for p in peers]
+    return [*rows, ["**geometric mean**", "", *(f"**{mean:.2f}**" for mean in means)]]
+
+
 def versions(*packages):
     """Which of the packages this interpreter has, and their versions."""
     found = {"python": platform.python_version()}
@@ -134,6 +183,22 @@ def versions(*packages):
         except PackageNotFoundError:
             continue
     return found
+
+
+def onnx_session(path):
+    """A file in onnxruntime, on the benchmark's number of threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options)
+
+
+def settings(args):
+    """What a script was asked for; not where interpreters and results are."""
+    places = ("peers", "hub", "out")
+    return {name: value for name, value in vars(args).items() if name not in places}
 
 
 def machine():

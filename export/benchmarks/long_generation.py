@@ -16,7 +16,6 @@ process over that before its session was opened, over the bytes of weights and c
 """
 
 import argparse
-import resource
 import statistics
 import sys
 import tempfile
@@ -59,12 +58,8 @@ def export(folder, args):
 def make_kzoo(folder):
     """The whole loop in one session."""
     import numpy as np
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = _duel.THREADS
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(folder / "generate.onnx"), options)
+    session = _duel.onnx_session(folder / "generate.onnx")
 
     def run(ids, count):
         feed = {"token_ids": np.array([ids]), "max_new_tokens": np.array(count)}
@@ -98,19 +93,27 @@ def make_genai(folder):
     return run
 
 
+def peak_memory():
+    """The most bytes that this process has held.
+
+    Not `getrusage`'s, which starts with what the process held that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def work(contender, folder):
     """Answers messages: generate, and say how long it took; or the peak of memory."""
     import numpy  # noqa: F401 - what both need is not counted
 
     packages = {"kzoo": "onnxruntime", "genai": "onnxruntime_genai"}
     __import__(packages[contender])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = peak_memory()
     run = globals()[f"make_{contender}"](Path(folder))
 
     def answer(verb="generate", ids=None, count=0):
         if verb == "memory":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            return peak - before
+            return peak_memory() - before
         if verb == "versions":
             return _duel.versions("onnxruntime", "onnxruntime-genai")
         start = _duel.clock()
@@ -168,7 +171,7 @@ def main():
     results = {
         "machine": _duel.machine(),
         "versions": versions,
-        "arguments": vars(args),
+        "arguments": _duel.settings(args),
         "tokens_equal": first[0] == first[1] and len(first[0]) == whole,
         "kzoo_is_faster_by": _duel.median_ratio(
             seconds("genai", whole), seconds("kzoo", whole)
