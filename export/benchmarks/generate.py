@@ -1,18 +1,23 @@
-"""Tokens per second of generation: kzoo's ONNX file, Keras, CTranslate2, transformers.
+"""Tokens per second of generation: kzoo's ONNX files against other libraries.
 
-    python export/benchmarks/generate.py --peers PYTHON
-    python export/benchmarks/generate.py --peers PYTHON --model FOLDER --texts FILE
+    python export/benchmarks/generate.py --peers PYTHON --hub PYTHON
+    python export/benchmarks/generate.py --peers PYTHON --model FOLDER --texts FILE \\
+        --references FILE --sentences 1000
 
---peers names an interpreter with ctranslate2, torch and transformers; by default this
-one. All contenders get the same weights and ids, in float32, on two threads.
+--peers names an interpreter with ctranslate2, torch and transformers, by default this
+one; --hub one with keras-hub, which is left out without it. All get the same ids on two
+threads, and all but keras-hub the same weights. A file in float32 is compared with the
+others' float32, one in 8 bits with CTranslate2 in 8 bits (`PAIRS`).
 
 Without --model the weights are random, the sources have 20 tokens, and every sequence
-has --new-tokens tokens: the end token's row of the tied table is zero, so its logit is
-0 and never among the best. With --model, a trained translator translates the lines of
-FILE; real tokens are counted, the end token among them, and agreement is reported.
+has --new-tokens tokens: the end token's row of the tied table is zero, in 8 bits, too,
+so its logit is 0 and never among the best. With --model, a trained translator
+translates the lines of FILE; real tokens are counted, the end token among them, and
+agreement is reported, and with --references sacrebleu's score (detokenised, cased).
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -24,11 +29,19 @@ CONFIGS = {
     "base": dict(size="base", vocabulary_size=32000),
 }
 LENGTH = 20
-CONTENDERS = ["onnx", "keras", "ctranslate2", "transformers"]
+# Which of kzoo's files each other contender is compared with.
+PAIRS = {
+    "keras": "onnx",
+    "ctranslate2": "onnx",
+    "transformers": "onnx",
+    "keras_hub": "onnx",
+    "ctranslate2_int8": "onnx_int8",
+}
+CONTENDERS = ["onnx", "onnx_int8", *PAIRS]
 
 
 def export(folder, config):
-    """Saves a task as kzoo's own folder, and as the ONNX file beside it."""
+    """Saves a task as kzoo's own folder, and as the ONNX files beside it."""
     import keras
 
     import kzoo
@@ -43,7 +56,8 @@ def export(folder, config):
     else:
         task = kzoo.load_task(config)
     task.save_folder(folder)
-    task.export(folder / "generate.onnx", format="onnx")
+    task.export(folder / "onnx.onnx", format="onnx")
+    task.export(folder / "onnx_int8.onnx", format="onnx", quantize="int8")
     return task
 
 
@@ -65,10 +79,10 @@ def make_keras(folder, config):
         end = [task.config.end_token_id]
         return [ids + end for ids in task.tokenizer.encode(texts)]
 
-    return run, logits, encode
+    return run, logits, encode, task.tokenizer and task.tokenizer.decode
 
 
-def make_onnx(folder, _):
+def make_onnx(folder, _, name="onnx"):
     """The exported file in onnxruntime."""
     import numpy as np
     import onnxruntime
@@ -76,7 +90,7 @@ def make_onnx(folder, _):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _duel.THREADS
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(folder / "generate.onnx"), options)
+    session = onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options)
     _, pad, end = special_tokens(folder)
 
     def run(ids, beams, limit):
@@ -91,16 +105,21 @@ def make_onnx(folder, _):
     return (run,)
 
 
-def make_ctranslate2(folder, _):
+def make_onnx_int8(folder, config):
+    """The file with 8-bit matrices, exported with `quantize="int8"`."""
+    return make_onnx(folder, config, "onnx_int8")
+
+
+def make_ctranslate2(folder, _, compute_type="float32"):
     """The same weights in CTranslate2."""
     import ctranslate2
     from _conversions import to_ctranslate2
 
-    output = folder / "ctranslate2"
+    output = folder / f"ctranslate2_{compute_type}"
     to_ctranslate2(folder, output)
     translator = ctranslate2.Translator(
         str(output),
-        compute_type="float32",
+        compute_type=compute_type,
         inter_threads=1,
         intra_threads=_duel.THREADS,
     )
@@ -114,6 +133,11 @@ def make_ctranslate2(folder, _):
         return [[int(token) for token in r.hypotheses[0]] for r in results]
 
     return (run,)
+
+
+def make_ctranslate2_int8(folder, config):
+    """The same model, which CTranslate2 quantises when it loads it."""
+    return make_ctranslate2(folder, config, "int8")
 
 
 def make_transformers(folder, _):
@@ -150,11 +174,49 @@ def make_transformers(folder, _):
     return run, logits
 
 
-def special_tokens(folder):
-    """The start, padding and end ids of a saved task."""
+def make_keras_hub(folder, _):
+    """keras-hub's BART with as many weights, which are random, compiled as it is."""
+    import numpy as np
+    from keras_hub.models import BartBackbone, BartSeq2SeqLM
+    from keras_hub.samplers import BeamSampler, GreedySampler
+
+    config = model_config(folder)
+    start, pad, _ = special_tokens(folder)
+    names = "vocabulary_size", "num_layers", "num_heads", "hidden_dim"
+    sizes = {name: config["encoder"][name] for name in (*names, "intermediate_dim")}
+    model, compiled = BartSeq2SeqLM(BartBackbone(**sizes, max_sequence_length=512)), 0
+
+    def run(ids, beams, limit):
+        nonlocal compiled
+        if beams != compiled:
+            sampler = GreedySampler() if beams == 1 else BeamSampler(num_beams=beams)
+            model.compile(sampler=sampler)
+            compiled = beams
+        source = np.array(ids, "int32")
+        target = np.full((len(ids), 1 + limit), pad, "int32")
+        target[:, 0] = start
+        inputs = {
+            "encoder_token_ids": source,
+            "encoder_padding_mask": np.ones_like(source),
+            "decoder_token_ids": target,
+            "decoder_padding_mask": (np.arange(1 + limit) < 1) * np.ones_like(target),
+        }
+        found = model.generate(inputs, stop_token_ids=None)["decoder_token_ids"]
+        return found[:, 1:].tolist()
+
+    return (run,)
+
+
+def model_config(folder):
+    """The config of a saved task's model, a dict."""
     import json
 
-    config = json.loads((folder / "config.json").read_text())["model"]
+    return json.loads((folder / "config.json").read_text())["model"]
+
+
+def special_tokens(folder):
+    """The start, padding and end ids of a saved task."""
+    config = model_config(folder)
     return [config[f"{name}_token_id"] for name in ("start", "pad", "end")]
 
 
@@ -170,33 +232,34 @@ def until(row, end):
 
 
 def work(contender, folder, config):
-    """Answers messages: generate `calls` times and say how long it took; or check."""
+    """Answers messages: generate for `seconds`, and say how long a call takes; check."""
     run, *more = globals()[f"make_{contender}"](Path(folder), config)
 
-    def answer(verb="generate", batches=None, beams=1, limit=0, calls=1, ids=None):
+    def answer(verb="generate", batches=None, beams=1, limit=0, seconds=0, ids=None):
         if verb == "versions":
             return _duel.versions(
                 "kzoo", "keras", "tensorflow", "onnxruntime",
-                "ctranslate2", "torch", "transformers",
+                "ctranslate2", "torch", "transformers", "keras-hub",
             )  # fmt: skip
         if verb == "logits":
             import numpy as np
 
             pair = [np.array(rows, "int32") for rows in ids]
             return more[0](pair).astype(float).tolist()
-        if verb == "encode":
-            return more[1](ids)
-        start = _duel.clock()
-        for _ in range(calls):
+        if verb in ("encode", "decode"):
+            return more[1 if verb == "encode" else 2](ids)
+        start, calls = _duel.clock(), 0
+        while not calls or _duel.clock() - start < seconds:
             sequences = [run(batch, beams, limit) for batch in batches]
-        seconds = _duel.clock() - start
+            calls += 1
+        taken = (_duel.clock() - start) / calls
         rows = [row for batch in sequences for row in batch]
-        return {"seconds": seconds, "sequences": rows}
+        return {"seconds": taken, "sequences": rows}
 
     _duel.serve(answer)
 
 
-def random_batches(config, batch, _):
+def random_batches(config, batch):
     """One batch of sources of the fixed length, without special tokens."""
     import random
 
@@ -205,29 +268,45 @@ def random_batches(config, batch, _):
     return [[[generator.randint(3, high) for _ in range(LENGTH)] for _ in range(batch)]]
 
 
-def compare(workers, name, batches, beams, limit, turns, seconds):
-    """One cell of the table: the contenders in turns on the same batches."""
+def compare(workers, name, batches, beams, limit, args, score=None):
+    """One cell of the table: the contenders in turns on the same batches.
+
+    Args:
+        workers: the contenders.
+        name: of the cell.
+        batches: lists of lists of ids.
+        beams: of the search.
+        limit: new tokens of a sequence at most; without `score` of every one.
+        args: of the command line.
+        score: a function of all sequences to their BLEU.
+    """
     message = dict(batches=batches, beams=beams, limit=limit)
-    first = {w.name: w.ask(**message) for w in workers}  # compiles, warms up
-    quickest = min(w.ask(**message)["seconds"] for w in workers if w.name == "onnx")
-    calls = max(1, round(seconds / quickest))
-    answers = _duel.take_turns(workers, turns, calls=calls, **message)
-    ours = first["onnx"]["sequences"]
-    cell = {"cell": name, "beams": beams, "calls": calls, "contenders": {}}
+    first = {w.name: w.ask(**message)["sequences"] for w in workers}  # compiles
+    answers = _duel.take_turns(workers, args.turns, seconds=args.seconds, **message)
+    cell = {"cell": name, "beams": beams, "contenders": {}}
     rates = {}
-    for worker, sequences in ((w.name, first[w.name]["sequences"]) for w in workers):
+    for worker, sequences in first.items():
         tokens = sum(min(len(s) + 1, limit) for s in sequences)
-        rates[worker] = [tokens * calls / a["seconds"] for a in answers[worker]]
-        same = sum(a == b for a, b in zip(sequences, ours, strict=True))
-        cell["contenders"][worker] = {
+        if not args.model and tokens != limit * sum(map(len, batches)):
+            raise RuntimeError(
+                f"{name}: {worker} gave {tokens} tokens, not {limit} each"
+            )
+        rates[worker] = [tokens / a["seconds"] for a in answers[worker]]
+        cell["contenders"][worker] = found = {
             "tokens": tokens,
-            "equal_sequences": same / len(ours),
             "tokens_per_second": [round(rate, 1) for rate in rates[worker]],
         }
-    for worker, found in cell["contenders"].items():
-        found["onnx_is_faster_by"] = _duel.median_ratio(rates["onnx"], rates[worker])
-    print(name, {k: round(v["onnx_is_faster_by"], 2) for k, v in
-                 cell["contenders"].items()}, flush=True)  # fmt: skip
+        if worker != "keras_hub" and "onnx" in first:
+            same = sum(map(list.__eq__, sequences, first["onnx"]))
+            found["equal_to_onnx"] = same / len(sequences)
+        if score:
+            found["bleu"] = score(sequences)
+    cell["faster_by"] = {
+        other: _duel.median_ratio(rates[ours], rates[other])
+        for other, ours in PAIRS.items()
+        if {ours, other} <= set(rates)
+    }
+    print(name, {k: round(v, 2) for k, v in cell["faster_by"].items()}, flush=True)
     return cell
 
 
@@ -236,26 +315,53 @@ def largest_difference(workers, ids):
     import numpy as np
 
     ours, theirs = (
-        np.array(worker.ask(verb="logits", ids=ids))
-        for worker in workers
-        if worker.name in ("keras", "transformers")
+        np.array(workers[name].ask(verb="logits", ids=ids))
+        for name in ("keras", "transformers")
     )
     return float(np.abs(ours - theirs).max())
 
 
-def table(cells, peers):
-    """The rows of the markdown table, geometric means last."""
-    rows = [["model, search, batch", "ONNX tokens/s", *(f"× {p}" for p in peers)]]
+def geometric_means(cells):
+    """Of `faster_by`: over the cells of each model, and over all."""
+    models = {}
     for cell in cells:
-        found = cell["contenders"]
-        rate = sorted(found["onnx"]["tokens_per_second"])
-        ratios = [f"{found[p]['onnx_is_faster_by']:.2f}" for p in peers]
-        rows.append([cell["cell"], f"{rate[len(rate) // 2]:,.0f}", *ratios])
-    means = [
-        _duel.geometric_mean([c["contenders"][p]["onnx_is_faster_by"] for c in cells])
-        for p in peers
-    ]
-    rows.append(["**geometric mean**", "", *(f"**{mean:.2f}**" for mean in means)])
+        models.setdefault(cell["cell"].split(",")[0], []).append(cell)
+    if len(models) > 1:
+        models["all"] = cells
+    return {
+        model: {
+            other: _duel.geometric_mean([cell["faster_by"][other] for cell in some])
+            for other in cells[0]["faster_by"]
+        }
+        for model, some in models.items()
+    }
+
+
+def table(cells, means):
+    """The rows of the markdown table, geometric means last."""
+    contenders, pairs = cells[0]["contenders"], cells[0]["faster_by"]
+    columns = []  # head, what it shows, of which contender
+    for ours in ("onnx", "onnx_int8"):
+        if ours in contenders:
+            columns.append((f"{ours} tokens/s", "rate", ours))
+        columns += [(f"× {other}", "ratio", other)
+                    for other in pairs if PAIRS[other] == ours]  # fmt: skip
+    columns += [(f"BLEU {c}", "bleu", c) for c in contenders if "bleu" in contenders[c]]
+
+    def entry(cell, what, name):
+        if what == "ratio":
+            return f"{cell['faster_by'][name]:.2f}"
+        found = cell["contenders"][name]
+        if what == "bleu":
+            return f"{found['bleu']:.2f}"
+        return f"{statistics.median(found['tokens_per_second']):,.0f}"
+
+    rows = [["model, search, batch", *(head for head, *_ in columns)]]
+    for cell in cells:
+        rows.append([cell["cell"], *(entry(cell, *column) for _, *column in columns)])
+    for model, mean in means.items():
+        ratios = (f"**{mean[n]:.2f}**" if n in mean else "" for *_, n in columns)
+        rows.append([f"**{model}, geometric mean**", *ratios])
     return rows
 
 
@@ -263,66 +369,93 @@ def main():
     """Starts the contenders, compares them cell by cell, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peers", default=sys.executable)
+    parser.add_argument("--hub", help="an interpreter with keras-hub")
     parser.add_argument("--configs", nargs="+", default=list(CONFIGS))
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn at least")
     parser.add_argument("--contenders", nargs="+", default=CONTENDERS)
     parser.add_argument("--model", type=Path, help="a folder of a trained translator")
     parser.add_argument("--texts", type=Path, help="a file with a source a line")
-    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--references", type=Path, help="their translations")
+    parser.add_argument("--sentences", type=int, default=200, help="the first lines")
     parser.add_argument("--out", default="generate")
     parser.add_argument("--cpu-time", action="store_true", help="on a busy machine")
     args = parser.parse_args()
     if args.cpu_time:
         _duel.measure_cpu_time()
+    peers = ["ctranslate2", "ctranslate2_int8", "transformers"]
+    pythons = dict.fromkeys(peers, args.peers) | {"keras_hub": args.hub}
+    contenders = list(args.contenders)
+    if "keras_hub" in contenders and (args.model or not args.hub):
+        contenders.remove("keras_hub")
     configs = [str(args.model)] if args.model else args.configs
     cells, differences, versions = [], {}, {}
     for config in configs:
         with tempfile.TemporaryDirectory() as folder:
-            pythons = {"ctranslate2": args.peers, "transformers": args.peers}
-            workers = []
-            # Keras comes first: it makes what the others read.
-            for name in sorted(args.contenders, key=lambda n: n != "keras"):
+            workers = {}
+            # Keras makes what the others read, so it is there, compared or not.
+            for name in ["keras", *(n for n in contenders if n != "keras")]:
                 python = pythons.get(name, sys.executable)
                 worker = _duel.Worker(name, python, "--work", name, folder, config)
                 versions[name] = worker.ask(verb="versions")
-                workers.append(worker)
+                workers[name] = worker
             label = "real text" if args.model else config
-            if {"keras", "transformers"} <= set(args.contenders):
+            if "transformers" in workers:
                 ids = [[5, 9, 4, 2, 0], [7, 3, 8, 6, 2]], [[1, 4, 9], [1, 11, 5]]
                 differences[label] = largest_difference(workers, ids)
+            rivals = [workers[name] for name in contenders]
             for beams in args.beams:
                 for batch in args.batches:
                     if args.model:
-                        batches = text_batches(workers[0], batch, args)
+                        batches, score = text_batches(workers["keras"], batch, args)
                         limit = 80
                     else:
-                        batches = random_batches(config, batch, args)
+                        batches, score = random_batches(config, batch), None
                         limit = args.new_tokens
                     search = "greedy" if beams == 1 else f"beam {beams}"
                     name = f"{label}, {search}, {batch}"
-                    timing = args.turns, args.seconds
-                    cells.append(compare(workers, name, batches, beams, limit, *timing))
-            for worker in workers:
+                    cells.append(
+                        compare(rivals, name, batches, beams, limit, args, score)
+                    )
+            for worker in workers.values():
                 worker.close()
+    means = geometric_means(cells)
     results = {
         "machine": _duel.machine(),
         "versions": versions,
         "logits_differ_from_transformers_by": differences,
+        "geometric_means": means,
         "cells": cells,
     }
-    peers = [name for name in args.contenders if name != "onnx"]
-    _duel.write_results(args.out, results, table(cells, peers))
+    _duel.write_results(args.out, results, table(cells, means))
 
 
 def text_batches(keras_worker, batch, args):
-    """The first sentences of a file as ids, sorted by length, in batches."""
-    texts = args.texts.read_text(encoding="utf-8").splitlines()[: args.sentences]
-    ids = sorted(keras_worker.ask(verb="encode", ids=texts), key=len)
-    return [ids[i : i + batch] for i in range(0, len(ids), batch)]
+    """The first sentences of a file as ids, sorted by length, in batches; their score.
+
+    Returns:
+        The batches, and a function of all translations (ids) to BLEU, or `None`.
+    """
+    texts, references = (
+        path.read_text(encoding="utf-8").splitlines()[: args.sentences] if path else []
+        for path in (args.texts, args.references)
+    )
+    ids = keras_worker.ask(verb="encode", ids=texts)
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+
+    def score(sequences):
+        import sacrebleu
+
+        translations = keras_worker.ask(verb="decode", ids=sequences)
+        wanted = [references[i] for i in order]
+        return sacrebleu.corpus_bleu(translations, [wanted]).score
+
+    rows = [ids[i] for i in order]
+    batches = [rows[i : i + batch] for i in range(0, len(rows), batch)]
+    return batches, score if references else None
 
 
 if __name__ == "__main__":
