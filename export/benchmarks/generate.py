@@ -5,18 +5,23 @@
         --references FILE --sentences 1000
 
 --peers names an interpreter with ctranslate2, torch and transformers, by default this
-one; --hub one with keras-hub, which is left out without it. All get the same ids on two
-threads, and all but keras-hub the same weights. A file in float32 is compared with the
-others' float32, one in 8 bits with CTranslate2 in 8 bits (`PAIRS`).
+one; --hub one with keras-hub, which is left out without it. All get the same ids, and
+all but keras-hub the same weights. A file in float32 is compared with the others'
+float32, one in 8 bits with CTranslate2 in 8 bits (`PAIRS`).
 
 Without --model the weights are random, the sources have 20 tokens, and every sequence
 has --new-tokens tokens: the end token's row of the tied table is zero, in 8 bits, too,
 so its logit is 0 and never among the best. With --model, a trained translator
 translates the lines of FILE; real tokens are counted, the end token among them, and
 agreement is reported, and with --references sacrebleu's score (detokenised, cased).
+
+Two threads are not always quicker than one. Where a library can be told, it is tried
+in each cell with both (CTranslate2 also with a copy of the model for each half of a
+batch), and has the quickest.
 """
 
 import argparse
+import functools
 import statistics
 import sys
 import tempfile
@@ -79,7 +84,7 @@ def make_keras(folder, config):
         end = [task.config.end_token_id]
         return [ids + end for ids in task.tokenizer.encode(texts)]
 
-    return run, logits, encode, task.tokenizer and task.tokenizer.decode
+    return {"": run}, logits, encode, task.tokenizer and task.tokenizer.decode
 
 
 def make_onnx(folder, _, name="onnx"):
@@ -87,22 +92,26 @@ def make_onnx(folder, _, name="onnx"):
     import numpy as np
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = _duel.THREADS
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options)
     _, pad, end = special_tokens(folder)
 
-    def run(ids, beams, limit):
-        feed = {
-            "encoder_token_ids": np.array(padded(ids, pad), "int64"),
-            "max_new_tokens": np.array(limit, "int64"),
-            "beams": np.array(beams, "int64"),
-        }
-        (sequences,) = session.run(["sequences"], feed)
-        return [until(row, end) for row in sequences[:, 0].tolist()]
+    def runner(threads):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options)
 
-    return (run,)
+        def run(ids, beams, limit):
+            feed = {
+                "encoder_token_ids": np.array(padded(ids, pad), "int64"),
+                "max_new_tokens": np.array(limit, "int64"),
+                "beams": np.array(beams, "int64"),
+            }
+            (sequences,) = session.run(["sequences"], feed)
+            return [until(row, end) for row in sequences[:, 0].tolist()]
+
+        return run
+
+    return ({f"{n} threads": runner(n) for n in threads()},)
 
 
 def make_onnx_int8(folder, config):
@@ -117,22 +126,30 @@ def make_ctranslate2(folder, _, compute_type="float32"):
 
     output = folder / f"ctranslate2_{compute_type}"
     to_ctranslate2(folder, output)
-    translator = ctranslate2.Translator(
-        str(output),
-        compute_type=compute_type,
-        inter_threads=1,
-        intra_threads=_duel.THREADS,
-    )
 
-    def run(ids, beams, limit):
-        results = translator.translate_batch(
-            [[str(i) for i in row] for row in ids],
-            beam_size=beams,
-            max_decoding_length=limit,
+    def runner(copies, threads):
+        translator = ctranslate2.Translator(
+            str(output),
+            compute_type=compute_type,
+            inter_threads=copies,
+            intra_threads=threads,
         )
-        return [[int(token) for token in r.hypotheses[0]] for r in results]
 
-    return (run,)
+        def run(ids, beams, limit):
+            results = translator.translate_batch(
+                [[str(i) for i in row] for row in ids],
+                beam_size=beams,
+                max_decoding_length=limit,
+                max_batch_size=0 if copies == 1 else -(-len(ids) // copies),
+            )
+            return [[int(token) for token in r.hypotheses[0]] for r in results]
+
+        return run
+
+    runs = {f"intra_threads={n}": runner(1, n) for n in threads()}
+    if _duel.THREADS > 1:
+        runs[f"inter_threads={_duel.THREADS}"] = runner(_duel.THREADS, 1)
+    return (runs,)
 
 
 def make_ctranslate2_int8(folder, config):
@@ -145,11 +162,11 @@ def make_transformers(folder, _):
     import torch
     from _conversions import to_transformers
 
-    torch.set_num_threads(_duel.THREADS)
     model = to_transformers(folder)
     start, pad, end = special_tokens(folder)
 
-    def run(ids, beams, limit):
+    def run(ids, beams, limit, threads):
+        torch.set_num_threads(threads)
         ids = torch.tensor(padded(ids, pad))
         with torch.inference_mode():
             sequences = model.generate(
@@ -171,7 +188,8 @@ def make_transformers(folder, _):
                 decoder_input_ids=target,
             ).logits.numpy()
 
-    return run, logits
+    runs = {f"{n} threads": functools.partial(run, threads=n) for n in threads()}
+    return runs, logits
 
 
 def make_keras_hub(folder, _):
@@ -204,7 +222,12 @@ def make_keras_hub(folder, _):
         found = model.generate(inputs, stop_token_ids=None)["decoder_token_ids"]
         return found[:, 1:].tolist()
 
-    return (run,)
+    return ({"": run},)
+
+
+def threads():
+    """How many threads a library is tried with, which can be told per call."""
+    return sorted({1, _duel.THREADS})
 
 
 def model_config(folder):
@@ -232,8 +255,18 @@ def until(row, end):
 
 
 def work(contender, folder, config):
-    """Answers messages: generate for `seconds`, and say how long a call takes; check."""
-    run, *more = globals()[f"make_{contender}"](Path(folder), config)
+    """Answers messages: generate for `seconds` and say how long a call took; check."""
+    runs, *more = globals()[f"make_{contender}"](Path(folder), config)
+    chosen = next(iter(runs))
+
+    def generate(run, batches, *options, seconds=0):
+        start, calls = _duel.clock(), 0
+        while not calls or _duel.clock() - start < seconds:
+            sequences = [run(batch, *options) for batch in batches]
+            calls += 1
+        taken = (_duel.clock() - start) / calls
+        rows = [row for batch in sequences for row in batch]
+        return {"seconds": taken, "sequences": rows, "setting": chosen}
 
     def answer(verb="generate", batches=None, beams=1, limit=0, seconds=0, ids=None):
         if verb == "versions":
@@ -248,13 +281,15 @@ def work(contender, folder, config):
             return more[0](pair).astype(float).tolist()
         if verb in ("encode", "decode"):
             return more[1 if verb == "encode" else 2](ids)
-        start, calls = _duel.clock(), 0
-        while not calls or _duel.clock() - start < seconds:
-            sequences = [run(batch, beams, limit) for batch in batches]
-            calls += 1
-        taken = (_duel.clock() - start) / calls
-        rows = [row for batch in sequences for row in batch]
-        return {"seconds": taken, "sequences": rows}
+        nonlocal chosen
+        work = batches, beams, limit
+        if not seconds:  # a new cell
+            for run in runs.values():
+                generate(run, *work)  # compiles, warms up
+            if len(runs) > 1:
+                taken = {n: generate(runs[n], *work, seconds=1) for n in runs}
+                chosen = min(runs, key=lambda n: taken[n]["seconds"])
+        return generate(runs[chosen], *work, seconds=seconds)
 
     _duel.serve(answer)
 
@@ -281,11 +316,12 @@ def compare(workers, name, batches, beams, limit, args, score=None):
         score: a function of all sequences to their BLEU.
     """
     message = dict(batches=batches, beams=beams, limit=limit)
-    first = {w.name: w.ask(**message)["sequences"] for w in workers}  # compiles
+    first = {w.name: w.ask(**message) for w in workers}  # compiles, chooses threads
     answers = _duel.take_turns(workers, args.turns, seconds=args.seconds, **message)
     cell = {"cell": name, "beams": beams, "contenders": {}}
     rates = {}
-    for worker, sequences in first.items():
+    for worker, found in first.items():
+        sequences = found["sequences"]
         tokens = sum(min(len(s) + 1, limit) for s in sequences)
         if not args.model and tokens != limit * sum(map(len, batches)):
             raise RuntimeError(
@@ -293,11 +329,12 @@ def compare(workers, name, batches, beams, limit, args, score=None):
             )
         rates[worker] = [tokens / a["seconds"] for a in answers[worker]]
         cell["contenders"][worker] = found = {
+            "setting": found["setting"],
             "tokens": tokens,
             "tokens_per_second": [round(rate, 1) for rate in rates[worker]],
         }
         if worker != "keras_hub" and "onnx" in first:
-            same = sum(map(list.__eq__, sequences, first["onnx"]))
+            same = sum(map(list.__eq__, sequences, first["onnx"]["sequences"]))
             found["equal_to_onnx"] = same / len(sequences)
         if score:
             found["bleu"] = score(sequences)
