@@ -397,7 +397,7 @@ def table(cells, means):
     for cell in cells:
         rows.append([cell["cell"], *(entry(cell, *column) for _, *column in columns)])
     for model, mean in means.items():
-        ratios = (f"**{mean[n]:.2f}**" if n in mean else "" for *_, n in columns)
+        ratios = (f"**{mean[n]:.2f}**" if w == "ratio" else "" for _, w, n in columns)
         rows.append([f"**{model}, geometric mean**", *ratios])
     return rows
 
