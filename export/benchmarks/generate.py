@@ -17,7 +17,7 @@ agreement is reported, and with --references sacrebleu's score (detokenised, cas
 
 Two threads are not always quicker than one. Where a library can be told, it is tried
 in each cell with both (CTranslate2 also with a copy of the model for each half of a
-batch), and has the quickest.
+batch), and has the quickest; with --fixed-threads all have two.
 """
 
 import argparse
@@ -227,7 +227,7 @@ def make_keras_hub(folder, _):
 
 def threads():
     """How many threads a library is tried with, which can be told per call."""
-    return sorted({1, _duel.THREADS})
+    return sorted({1, _duel.THREADS}, reverse=True)
 
 
 def model_config(folder):
@@ -254,10 +254,12 @@ def until(row, end):
     return row[: row.index(end)] if end in row else row
 
 
-def work(contender, folder, config):
+def work(contender, folder, config, fixed_threads):
     """Answers messages: generate for `seconds` and say how long a call took; check."""
     runs, *more = globals()[f"make_{contender}"](Path(folder), config)
-    chosen = next(iter(runs))
+    chosen = next(iter(runs))  # all threads for one batch
+    if fixed_threads:
+        runs = {chosen: runs[chosen]}
 
     def generate(run, batches, *options, seconds=0):
         start, calls = _duel.clock(), 0
@@ -419,6 +421,7 @@ def main():
     parser.add_argument("--references", type=Path, help="their translations")
     parser.add_argument("--sentences", type=int, default=200, help="the first lines")
     parser.add_argument("--out", default="generate")
+    parser.add_argument("--fixed-threads", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="on a busy machine")
     args = parser.parse_args()
     if args.cpu_time:
@@ -436,7 +439,10 @@ def main():
             # Keras makes what the others read, so it is there, compared or not.
             for name in ["keras", *(n for n in contenders if n != "keras")]:
                 python = pythons.get(name, sys.executable)
-                worker = _duel.Worker(name, python, "--work", name, folder, config)
+                fixed = "fixed" if args.fixed_threads else ""
+                worker = _duel.Worker(
+                    name, python, "--work", name, folder, config, fixed
+                )
                 versions[name] = worker.ask(verb="versions")
                 workers[name] = worker
             label = "real text" if args.model else config
