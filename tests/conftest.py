@@ -7,6 +7,7 @@ exports are promised on the other two.
 
 import importlib.util
 import os
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -17,6 +18,14 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
 )
+# All processes of a run share what JAX has compiled; what is set already is theirs.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(
+        prefix="compiled", ignore_cleanup_errors=True
+    )
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import keras  # noqa: E402 - reads the variables above
 import pytest  # noqa: E402

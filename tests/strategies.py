@@ -6,6 +6,7 @@ meets few of them.
 
 from typing import get_args
 
+import keras
 from hypothesis import strategies as st
 
 from kzoo.config import (
@@ -21,6 +22,13 @@ from kzoo.config import (
 )
 
 HIDDEN_DIM, INTERMEDIATE_DIM, VOCABULARY_SIZE = 24, 40, 19
+COMPILES = keras.backend.backend() == "jax"  # every op, for every shape
+
+
+def few(count):
+    """How many configs a test draws; each takes long where ops are compiled."""
+    return max(2, count // 4) if COMPILES else count
+
 
 rates = st.sampled_from([0.0, 0.1, 0.5])
 

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import model_configs
+from tests.strategies import COMPILES, few, model_configs
 
 SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
 MATRIX = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 EXAMPLES = int(os.environ.get("KZOO_EXAMPLES", "0"))
-COMPILES = keras.backend.backend() == "jax"  # every op, for every shape
 
 
 @st.composite
@@ -45,9 +44,7 @@ def check(name, config, format, functions=None):
 
 
 @given(tasks())
-@settings(
-    max_examples=EXAMPLES or (2 if COMPILES else 6), deadline=None, derandomize=True
-)
+@settings(max_examples=EXAMPLES or few(6), deadline=None, derandomize=True)
 def test_onnx_of_any_config_computes_what_keras_does(task):
     check(*task, "onnx", ["forward"] if COMPILES else None)
 

@@ -11,7 +11,7 @@ from kzoo import ops
 from kzoo.config import ModelConfig, StackConfig
 from tests import harness
 from tests.harness import difference, padding, random_ids, to_numpy
-from tests.strategies import stack_configs
+from tests.strategies import few, stack_configs
 
 # Building takes longer than running, and these tests change no weight.
 Transformer = functools.cache(harness.Transformer)
@@ -144,7 +144,7 @@ def test_options_equal_full_forward(option, fixed):
 
 @pytest.mark.tensorflow  # JAX compiles anew for every config: minutes
 @given(stack_configs(causal=True), st.booleans(), st.sampled_from(["left", "right"]))
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=few(10), deadline=None, derandomize=True)
 def test_any_config_equals_full_forward(config, fixed, side):
     transformer = Transformer(ModelConfig(decoder=config))
     ids, mask = random_ids(config, (2, LENGTH)), padding([7, 4], LENGTH, side)

@@ -17,7 +17,7 @@ from tests.harness import (
     random_ids,
     to_numpy,
 )
-from tests.strategies import model_configs
+from tests.strategies import few, model_configs
 
 POSITIONS = ["none", "learned", "sinusoidal", "rotary", "relative", "alibi"]
 
@@ -47,7 +47,7 @@ def encoder_decoder(model=None, **changes):
 
 
 @given(model_configs(), st.sampled_from(["right", "left"]), st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=few(8), deadline=None)
 def test_padding_changes_no_row(config, side, data):
     """Neither what stands in padding, nor how much there is, nor other rows."""
     transformer = Transformer(config)
