@@ -63,6 +63,7 @@ def emit(function, names, opset):
         for name, value in function.call(inputs).items():
             graph.output(value, name, axes=function.outputs[name])
     graph.prune()
+    graph.sink()
     return graph
 
 
@@ -307,6 +308,11 @@ def check_interface(function, session, where):
 def quantize_mode(session):
     """How the file says that it is quantised, or `None`."""
     return session.get_modelmeta().custom_metadata_map.get("quantize")
+
+
+def takes_text(session):
+    """Whether a function of text is in a session."""
+    return any(given.type == "tensor(string)" for given in session.get_inputs())
 
 
 def names_of(task):

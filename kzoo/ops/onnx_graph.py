@@ -470,6 +470,31 @@ class OnnxGraph:
             names |= read
         return kept[::-1], names
 
+    def sink(self):
+        """Moves what one branch alone reads into it, in loops, which often skip it."""
+        readers, kept = {value.name: {self} for value, _ in self.outputs}, []
+        for node in reversed(self.live_nodes()):
+            op_type, inputs, outputs, attributes = node
+            users = set().union(*(readers.get(name, ()) for name in outputs))
+            home = users.pop() if self.parent and len(users) == 1 else self
+            if home is self:
+                kept.append(node)
+            else:
+                home.nodes.insert(0, node)
+                home._own.update(outputs)
+            for name in inputs:
+                readers.setdefault(name, set()).add(home)
+            for value in attributes.values():
+                if isinstance(value, OnnxGraph):
+                    reader = value if home is self and op_type == "If" else home
+                    for name in value.free_names():
+                        readers.setdefault(name, set()).add(reader)
+        self.nodes = kept[::-1]
+        for *_, attributes in self.nodes:
+            for value in attributes.values():
+                if isinstance(value, OnnxGraph):
+                    value.sink()
+
     def domains(self):
         """The operator sets beside the default one that the nodes are of."""
         found = set()

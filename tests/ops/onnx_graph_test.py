@@ -162,6 +162,39 @@ def test_lengths_are_computed_before_loops_and_branches():
         assert not operators(inner) & collections.Counter(["Shape", "Concat", "Mul"])
 
 
+def test_what_one_branch_alone_reads_is_computed_in_it(tmp_path):
+    def build(x, count):
+        def body(state):
+            n = state["n"]
+            one, both, after = n - 5, n + 2, ops.maximum(n, 1)
+
+            def branch():
+                deep = ops.cond(n > 3, lambda: after * 2, lambda: n * 0)
+                return state["x"] * ops.cast(one + both + deep, "float32")
+
+            new = ops.cond(
+                n > 1, branch, lambda: state["x"] - ops.cast(both, "float32")
+            )
+            return {"x": new, "n": n + 1}
+
+        start = {"x": x, "n": ops.as_scalar(0)}
+        return ops.while_loop(lambda state: state["n"] < 9, body, start, count)["x"]
+
+    graph = emitted(build, {"x": (None,), "count": ()})
+    graph.sink()
+    body = subgraph(graph, "Loop", "body")
+    assert not operators(body) & collections.Counter(["Sub", "Max", "Mul"])
+    assert operators(body)["Add"] == 2  # what both branches read, and the next n
+    branch = subgraph(body, "If", "then_branch")
+    assert operators(branch)["Sub"] == 1 and not operators(branch)["Max"]
+    (got,) = run(graph, tmp_path / "m.onnx", x=floats(3), count=np.array(6))
+    expected = floats(3)
+    for n in range(6):
+        factor = (n - 5) + (n + 2) + (2 * max(n, 1) if n > 3 else 0)
+        expected = expected * factor if n > 1 else expected - (n + 2)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("opset", [18, DEFAULT_OPSET])
 @pytest.mark.parametrize("reorder", [0, 1])
 def test_a_cache_is_reordered_where_it_is_asked_for(reorder, opset, tmp_path):
