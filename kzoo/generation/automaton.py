@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-# The largest table, in entries: 1 GiB of int32.
-_LARGEST = 2**28
+# The largest table, in entries: 256 MiB of int32, made in seconds.
+_LARGEST = 2**26
 _DEAD = -1
 
 
@@ -151,7 +151,7 @@ def _stays_at_start(tokenizer, token, first, later):
 
 def _anything():
     """The automaton of bytes that matches every text."""
-    return np.zeros((1, 256), "int64"), np.array([True])
+    return np.zeros((1, 256), "int32"), np.array([True])
 
 
 def _regex(pattern):
@@ -184,7 +184,7 @@ def _regex(pattern):
     numbers = {state: i for i, state in enumerate([start, *(found.keys() - {start})])}
     for state in finals:
         numbers.setdefault(state, len(numbers))
-    moves = np.full((len(numbers), 256), _DEAD, "int64")
+    moves = np.full((len(numbers), 256), _DEAD, "int32")
     for state, edges in found.items():
         for value, target in edges.items():
             if value < 256:
@@ -204,7 +204,7 @@ def _with_stops(moves, accepting, stops):
     seen = sorted({stop[:i] for stop in stops for i in range(len(stop))})
     numbers = {prefix: i for i, prefix in enumerate(seen)}  # b"" comes first
     stopped = len(moves) * len(seen)
-    product = np.full((stopped, 256), _DEAD, "int64")
+    product = np.full((stopped, 256), _DEAD, "int32")
     for prefix, value in itertools.product(seen, range(256)):
         text = prefix + bytes([value])
         rows = np.arange(len(moves)) * len(seen) + numbers[prefix]
@@ -227,7 +227,7 @@ def _lifted(count, tokens, size, moves, allow):
         moves: int (Q, 256).
         allow: whether what has no bytes may stand anywhere, or is forbidden.
     """
-    states = np.arange(len(moves))[:count, None]
+    states = np.arange(len(moves), dtype="int32")[:count, None]
     result = np.repeat(states if allow else np.full_like(states, _DEAD), size, axis=1)
     by_length = sorted(
         (i for i, token in enumerate(tokens[:size]) if token is not None),
