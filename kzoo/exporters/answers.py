@@ -67,7 +67,7 @@ def answers_from(task, sessions):
         return _Eager(task, function, signature)
 
     replaced = dict(call=call, search=search, compiled_function=compiled_function)
-    if any(map(_takes_text, sessions.values())):
+    if any(map(onnx.takes_text, sessions.values())):
         replaced |= _of_text(task, sessions)
     run_eagerly = task.run_eagerly
     for name, function in replaced.items():
@@ -79,10 +79,6 @@ def answers_from(task, sessions):
         for name in replaced:
             object.__delattr__(task, name)
         task.run_eagerly, task.predict_function = run_eagerly, None
-
-
-def _takes_text(session):
-    return any(given.type == "tensor(string)" for given in session.get_inputs())
 
 
 def _of_text(task, sessions):

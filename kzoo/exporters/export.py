@@ -233,7 +233,7 @@ def verify(path, task, inputs=None):
     opened = {}
     if _is_file_name(path):
         opened[path] = session = onnx.open_session(path)
-        text = any(i.type == "tensor(string)" for i in session.get_inputs())
+        text = onnx.takes_text(session)
     functions = {f.name: f for f in _offered(task, format, text)}
     if said:
         functions = {n: f for n, f in functions.items() if n in said["functions"]}

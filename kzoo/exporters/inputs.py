@@ -71,7 +71,7 @@ def batches(task, inputs, functions, text, new_tokens):
         del rows[-len(some) :]
         length = max(row.length for row in some)
         columns = {
-            name: _column(task, name, [row.columns[name] for row in some])
+            name: column(task, name, [row.columns[name] for row in some])
             for name in some[0].columns
         }
         batch = Batch(
@@ -107,6 +107,16 @@ def texts_of(example):
     parts = [example] if isinstance(example, str) else example
     some = isinstance(parts, (list, tuple)) and len(parts)
     return parts if some and all(isinstance(part, str) for part in parts) else None
+
+
+def column(task, name, values):
+    """What an input of a task is for some rows: texts, or ids padded on the right."""
+    if isinstance(values[0], str):
+        return np.array(values, object)
+    pad = 0 if name == "segment_ids" else task.config.pad_token_id
+    longest = max(map(len, values))
+    rows = [[*ids, *[pad] * (longest - len(ids))] for ids in values]
+    return np.array(rows, "int32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,16 +160,6 @@ def _rows(task, inputs, text):
             made = [dict(zip(names, texts, strict=True))]
         rows += [_Row(name, columns, length) for columns in made]
     return sorted(rows, key=lambda row: (row.kind, row.length)), cut
-
-
-def _column(task, name, values):
-    """An array of texts, or of ids padded on the right."""
-    if isinstance(values[0], str):
-        return np.array(values, object)
-    pad = 0 if name == "segment_ids" else task.config.pad_token_id
-    longest = max(map(len, values))
-    rows = [[*ids, *[pad] * (longest - len(ids))] for ids in values]
-    return np.array(rows, "int32")
 
 
 def _numbers(functions, length):

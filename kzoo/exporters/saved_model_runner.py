@@ -25,7 +25,7 @@ _PATIENCE = 180  # seconds
 
 def main():
     """Answers requests as long as there are any."""
-    import tensorflow  # noqa: F401 - before the forks
+    importlib.import_module("tensorflow")  # before the forks
 
     answers, sys.stdout = sys.stdout, sys.stderr
     apart = hasattr(os, "fork")  # or else this process answers one, and ends

@@ -60,6 +60,7 @@ def before_stop(text, stops):
     return text[: min(places, default=len(text))]
 
 
-def before_end(ids, ends):
-    """The list of the ids before the first of `ends` among them."""
-    return list(itertools.takewhile(lambda i: i not in ends, ids))
+def before_end(ids, ends, pad=None):
+    """The list of the ids before the first of `ends` among them, without padding."""
+    ids = itertools.takewhile(lambda i: i not in ends, ids)
+    return [i for i in ids if i != pad]

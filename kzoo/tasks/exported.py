@@ -158,7 +158,7 @@ class ExportsGeneration(Exports):
         """What an artifact of this task offers: `forward` and `generate`."""
         prompt, *options = self._argument(self.prompt_input), *self.search_arguments()
         needed = {a.name: a.default for a in options if a.name in REQUIRED}
-        processors = self._search_options({}).processors
+        processors = self.own_processors
 
         def generate(inputs):
             options = self._checked({**needed, **inputs}) | {"processors": processors}

@@ -166,7 +166,7 @@ class Generates(Task):
         options = self._search_options(options)
         if options.max_new_tokens is None:
             options = dataclasses.replace(options, max_new_tokens=self.room(128))
-        if options.processors != self._search_options({}).processors:
+        if options.processors != self.own_processors:
             raise ValueError(
                 "A file holds those processors that the task had when it was exported: "
                 "set task.processors and export it. Received: processors="
@@ -207,8 +207,13 @@ class Generates(Task):
                 f"{sorted(names)}."
             )
         options = SearchOptions(**options)
-        own = SearchOptions(processors=self.processors).processors
-        return dataclasses.replace(options, processors=(*own, *options.processors))
+        every = (*self.own_processors, *options.processors)
+        return dataclasses.replace(options, processors=every)
+
+    @property
+    def own_processors(self):
+        """The task's processors as a checked tuple."""
+        return SearchOptions(processors=self.processors).processors
 
     def _limited(self, options, prompts):
         """The options with a number of new tokens; the prompts are checked with it."""
@@ -406,7 +411,7 @@ class Generates(Task):
 
     def _trimmed(self, ids, ends):
         """The ids before what ends them, without padding."""
-        return [i for i in before_end(ids, ends) if i != self.config.pad_token_id]
+        return before_end(ids, ends, self.config.pad_token_id)
 
     def _last_states(self, states):
         """float (R, 1, D) to (R, D)."""

@@ -62,7 +62,8 @@ def check_codec(codec, format, writes):
     for length in (1, 3, 24):
         ids = generator.integers(0, tokenizer.vocabulary_size, (_BATCH, length))
         ids[ids == codec.null] = 0
-        right = tokenizer.decode([_content(row, tokenizer) for row in ids.tolist()])
+        end, pad = [tokenizer.end_token_id], tokenizer.pad_token_id
+        right = tokenizer.decode([before_end(row, end, pad) for row in ids.tolist()])
         for row, mine, theirs in zip(ids, run({"ids": ids})["text"], right):
             if mine != theirs:
                 raise ExportError(
@@ -70,12 +71,6 @@ def check_codec(codec, format, writes):
                     f"and in Python as {theirs!r}. Leave text out: the artifact then "
                     "gives token ids."
                 )
-
-
-def _content(row, tokenizer):
-    """What a task keeps of new tokens: those before the end, without padding."""
-    row = before_end(row, [tokenizer.end_token_id])
-    return [i for i in row if i != tokenizer.pad_token_id]
 
 
 def _batches(texts):

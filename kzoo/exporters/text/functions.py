@@ -7,6 +7,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.inputs import column
 from kzoo.exporters.signatures import Argument, Function, TextForm
 from kzoo.exporters.text import strings
 from kzoo.exporters.text.texts import HARD, vocabulary_texts
@@ -72,7 +73,7 @@ def _generation(task, function, codec):
     def read(inputs):
         inputs = dict(inputs)
         rows = task.encode_prompts(inputs.pop("text").tolist())
-        return {**inputs, prompt: _padded(rows, task.config.pad_token_id)}
+        return {**inputs, prompt: column(task, prompt, rows)}
 
     def write(inputs, answer):
         answer = dict(answer)
@@ -137,8 +138,7 @@ def _reading(task, function, codec, texts):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that texts were cut, which they should
             features = task.encode_texts(examples)
-        pads = {"token_ids": task.config.pad_token_id, "segment_ids": 0}
-        return {name: _padded(rows, pads[name]) for name, rows in features.items()}
+        return {name: column(task, name, rows) for name, rows in features.items()}
 
     def write(inputs, outputs):
         outputs = answered(outputs, lambda names, i: np.array(names, object)[i])
@@ -244,11 +244,6 @@ def _fitting(task, codec, generator):
     limit = stack.max_sequence_length // (1 if task.config.encoder else 2)
     lengths = map(len, task.encode_prompts(texts))
     return [text for text, length in zip(texts, lengths) if length <= limit]
-
-
-def _padded(rows, pad):
-    length = max(map(len, rows))
-    return np.array([[*row, *[pad] * (length - len(row))] for row in rows], "int32")
 
 
 def _array(texts):
