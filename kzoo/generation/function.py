@@ -2,11 +2,14 @@
 
 import keras
 
+from kzoo import ops
+
 
 class CompiledFunction:
     """Calls `function(model's weights, *arrays)` compiled, where the backend compiles.
 
-    TensorFlow compiles one graph for all shapes; JAX one for each; torch runs eagerly.
+    TensorFlow makes one graph for all shapes, which XLA compiles for each inside
+    `ops.fixed_buffers()`; JAX compiles for each shape; torch runs eagerly.
 
     Args:
         model: whose weights the function reads.
@@ -54,10 +57,11 @@ class CompiledFunction:
     def _tensorflow(self):
         import tensorflow as tf
 
+        how = dict(autograph=False, jit_compile=not ops.buffers_grow())
         if self.signature is None:
-            return tf.function(self._traced, reduce_retracing=True, autograph=False)
+            return tf.function(self._traced, reduce_retracing=True, **how)
         specs = [tf.TensorSpec(shape, dtype) for shape, dtype in self.signature]
-        return tf.function(self._traced, input_signature=specs, autograph=False)
+        return tf.function(self._traced, input_signature=specs, **how)
 
     def _jax(self):
         import jax
@@ -78,10 +82,10 @@ class CompiledFunction:
 def shape_bucket(size):
     """The size that a batch or a length is padded to before it is compiled for.
 
-    On JAX the next of 1, 2, 4, 8, 12, 16, 24, 32, 48, ...: at most half is padding and
+    For XLA the next of 1, 2, 4, 8, 12, 16, 24, 32, 48, ...: at most half is padding and
     few sizes are compiled. Elsewhere shapes are free and nothing is padded.
     """
-    if keras.backend.backend() != "jax":
+    if ops.buffers_grow():
         return size
     bucket = 1
     while bucket < size:

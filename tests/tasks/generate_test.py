@@ -159,6 +159,27 @@ def test_an_empty_prompt_starts_from_the_start_token():
     assert model.generate([[], [4, 5, 6]], max_new_tokens=5)[:1] == expected
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (kzoo.CausalLM, dict(temperature=1.5, top_p=0.9, min_new_tokens=3)),
+        (kzoo.Seq2SeqLM, dict(beams=3, num_return_sequences=2, length_penalty=0.5)),
+    ],
+)
+def test_what_xla_compiles_gives_the_same(kind, options):
+    model = make(kind)
+    options = dict(max_new_tokens=5, return_scores=True, **options)
+    expected, scores = model.generate(PROMPTS, **options)
+    # Buckets of 2 rows and of 1.
+    rows, found = model.generate(PROMPTS, batch_size=2, jit_compile=True, **options)
+    assert rows == expected
+    np.testing.assert_allclose(found, scores, rtol=1e-5, atol=1e-5)
+    steps = model.generate(PROMPTS, stream=True, jit_compile=True, max_new_tokens=6)
+    rows = [sum(parts, []) for parts in zip(*steps, strict=True)]
+    assert rows == model.generate(PROMPTS, max_new_tokens=6)
+
+
 def test_strings_in_strings_out():
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
     model = kzoo.Seq2SeqLM.from_size("tiny", tokenizer)
