@@ -212,9 +212,10 @@ class ExportsGeneration(Exports):
             count = ops.dim(forced, 0)
             fits = ops.equal(count, 1) | ops.equal(count, rows)
             inputs["forced_token_ids"] = ops.required(forced, fits, message)
-        message = f"{prompt} must have a place for one id at least"
-        some = ops.dim(inputs[prompt], 1) > 0
-        inputs[prompt] = ops.required(inputs[prompt], some, message)
+        for axis, what in enumerate(("a row for one prompt", "a place for one id")):
+            message = f"{prompt} must have {what} at least"
+            some = ops.dim(inputs[prompt], axis) > 0
+            inputs[prompt] = ops.required(inputs[prompt], some, message)
         return inputs
 
     def _axis(self, name):

@@ -662,6 +662,10 @@ OUT_OF_RANGE = [
     (dict(encoder_token_ids=[[5, -1]]), r"encoder_token_ids must be in \[0, 29\)"),
     (dict(encoder_token_ids=[[5, 29]]), r"encoder_token_ids must be in \[0, 29\)"),
     (dict(encoder_token_ids=[[]]), "encoder_token_ids must have a place for one id"),
+    (
+        dict(encoder_token_ids=np.zeros((0, 3), int)),
+        "encoder_token_ids must have a row for one prompt",
+    ),
     (dict(banned_token_ids=[29]), r"banned_token_ids must be in \[0, 29\)"),
     (dict(stop_token_ids=[-1]), r"stop_token_ids must be in \[0, 29\)"),
     (dict(automaton=[[0] * 28 + [2]]), r"automaton must be in \[-1, states\]"),
