@@ -29,7 +29,7 @@ def command(task_name, other, results, pieces, limit, verb):
         results: function (task, texts, generate, options) to (results, scores), where
             `generate` is `task.generate` with the options, of texts or ids.
         pieces: function (task, text, options) to pieces of one text's result.
-        limit: the default of --max-new-tokens.
+        limit: the default of --max-new-tokens, where the model has room.
         verb: for the progress bar.
     """
 
@@ -48,8 +48,13 @@ def command(task_name, other, results, pieces, limit, verb):
             typer.Option("--output", "-o", help="Write here, not to standard output."),
         ] = None,
         max_new_tokens: Annotated[
-            int, _number("The most tokens of a result, the end included.", min=1)
-        ] = limit,
+            int | None,
+            _number(
+                "The most tokens of a result, the end included; by default "
+                f"{limit}, or what learned positions leave.",
+                min=1,
+            ),
+        ] = None,
         min_new_tokens: Annotated[
             int, _number("So many tokens come before an end.", min=0)
         ] = 0,
@@ -122,6 +127,9 @@ def command(task_name, other, results, pieces, limit, verb):
         check_output(output, input)
         sources = read_texts(text, input)
         task = load_model(model, task_name, other)
+        if max_new_tokens is None:
+            prompts = task.encode_prompts(sources or [""])
+            max_new_tokens = task.room(limit, max(map(len, prompts)))
         options = dict(
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,

@@ -58,8 +58,15 @@ def answers_from(task, sessions):
         return task.from_named_outputs(run("forward", _unmasked(task, inputs)))
 
     def search(inputs, options, capacity=None):
-        # A draw follows from its row, which the artifact counts by itself.
-        options = {k: v for k, v in options.items() if k != "row"}
+        # A draw follows from its row, which the artifact counts by itself; it holds
+        # the task's own processors.
+        if options.get("processors", task.own_processors) != task.own_processors:
+            raise ExportError(
+                "The artifact holds the processors of the task alone. Received: "
+                f"processors={options['processors']!r}."
+            )
+        held = ("row", "processors")
+        options = {k: v for k, v in options.items() if k not in held}
         outputs = run("generate", {**_unmasked(task, inputs), **options})
         return outputs["sequences"], outputs["scores"]
 

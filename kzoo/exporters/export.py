@@ -21,6 +21,7 @@ from kzoo.exporters.report import ExportReport, joined
 # How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
 # token that differs may change all behind it, and so few are judged, as in an export.
 _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
+_REPORT = "report.json"
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
 
@@ -187,7 +188,7 @@ def export(
                 if file.is_file()
             }
             if not single:
-                report.save(target / "report.json")
+                report.save(target / _REPORT)
             _install(partial, targets)
     except OSError as error:
         raise ExportError(
@@ -222,9 +223,7 @@ def verify(path, task, inputs=None):
     """
     path = Path(path)
     _check_model(task)
-    said, written = {}, path / "report.json"
-    if written.is_file():  # what the export said that it holds
-        said = json.loads(written.read_text(encoding="utf-8"))
+    said = _said_of(path)
     text, format = said.get("text", False), "onnx"
     if (path / genai.CONFIG).is_file():
         format = "genai"
@@ -354,13 +353,34 @@ def _check_target(path, single, overwrite):
                 "Choose another path, or remove it."
             )
         return
-    names = {file.name for file in path.iterdir()} if path.is_dir() else {"a file"}
-    artifact = names & {"report.json", "saved_model.pb"}
-    if names and (not artifact or names & {"model.safetensors", "training"}):
+    files = [path]
+    if path.is_dir():
+        known = set()
+        with contextlib.suppress(ExportError):  # a report of something else
+            said = _said_of(path)
+            known = {path / name for name in said.get("files", ())}
+            known |= {path / _REPORT} if said else set()
+        files = [f for f in path.rglob("*") if f.is_file() and f not in known]
+    if files:
         raise ExportError(
-            f"{path} is no folder of an artifact, and overwrite=True replaces nothing "
-            "else. Choose another path, or remove it."
+            f"{path} is no folder of an artifact alone, and overwrite=True replaces "
+            f"nothing else. Choose another path, or remove it. It holds: {files[0]}."
         )
+
+
+def _said_of(folder):
+    """The report of an export to a folder, as a dict; empty where there is none."""
+    file = folder / _REPORT
+    if not file.is_file():
+        return {}
+    with contextlib.suppress(ValueError):
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(said, dict) and {"files", "functions"} <= set(said):
+            return said
+    raise ExportError(
+        f"{file} was cut short, or is no report of kzoo. Export the model again, to a "
+        "new folder."
+    )
 
 
 def _offered(task, format, text):
@@ -445,7 +465,8 @@ def _beside(path):
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         for folder in missing:
-            folder.rmdir()
+            with contextlib.suppress(OSError):  # another export uses it by now
+                folder.rmdir()
         raise
     shutil.rmtree(partial, ignore_errors=True)
 

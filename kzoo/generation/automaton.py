@@ -77,8 +77,8 @@ class TokenAutomaton:
         if len(moves) * size > _LARGEST:
             raise ValueError(
                 f"The automaton has {len(moves)} states over {size} tokens, more than "
-                f"{_LARGEST} entries. Simplify the pattern: \\d and \\w mean all of "
-                "Unicode, [0-9] and [a-z] are much smaller."
+                f"{_LARGEST} entries. Shorten stop strings, or simplify the pattern: "
+                "\\d and \\w mean all of Unicode, [0-9] and [a-z] are much smaller."
             )
         allow = pattern is None
         # States of the table: 0 before the first token, 1 + q for state q of the bytes.
@@ -251,23 +251,28 @@ def _trimmed(table, pattern):
     A token into one of the latter is forbidden, so that a search never gets stuck.
     """
     states = len(table)
-    useful = (table == states).any(axis=1)
-    while True:
-        ends = np.append(useful, [True, False])  # of S and of -1
-        more = ends[table].any(axis=1)
-        if (more == useful).all():
-            break
-        useful = more
+    targets = [np.unique(row) for row in table]
+    before = [[] for _ in range(states + 1)]  # the states that lead to each, and to S
+    for state, found in enumerate(targets):
+        for target in found[found >= 0]:
+            before[target].append(state)
+    useful, waiting = np.zeros(states, bool), [states]
+    while waiting:
+        for state in before[waiting.pop()]:
+            if not useful[state]:
+                useful[state] = True
+                waiting.append(state)
     if not useful[0]:
         raise ValueError(
             f"No tokens of this tokenizer write a text that matches {pattern!r}."
         )
     table = np.where(np.append(useful, [True, False])[table], table, _DEAD)
-    reached, fresh = {0}, {0}
-    while fresh:
-        targets = {int(t) for t in np.unique(table[sorted(fresh)])}
-        fresh = {t for t in targets if 0 <= t < states} - reached
-        reached |= fresh
+    reached, waiting = {0}, [0]
+    while waiting:
+        for target in map(int, targets[waiting.pop()]):
+            if 0 <= target < states and useful[target] and target not in reached:
+                reached.add(target)
+                waiting.append(target)
     kept = sorted(reached)
     numbers = np.full(states + 2, _DEAD)
     numbers[kept], numbers[states] = np.arange(len(kept)), len(kept)

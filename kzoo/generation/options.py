@@ -43,6 +43,7 @@ RANGES = {
     "top_k": (0, None),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
+    "seed": (-(2**31), 2**31 - 1),
     "repetition_penalty": (1e-6, None),
     "no_repeat_ngram_size": (0, None),
     "min_new_tokens": (0, None),
@@ -154,8 +155,6 @@ class SearchOptions:
                 raise ValueError(
                     f"{name} must be {kind}, {limits}. Received: {value!r}."
                 )
-        if not _is_int(self.seed) or not -(2**31) <= self.seed < 2**31:
-            raise ValueError(f"seed must be an int32. Received: {self.seed!r}.")
         if self.early_stopping not in (True, False):
             raise ValueError(
                 f"early_stopping must be True or False. Received: "

@@ -50,7 +50,7 @@ class TextStream:
                     "tokenizer cannot stream: leave out stream=True."
                 )
             return ""
-        piece, self.sent = whole[len(self.sent) :], max(whole, self.sent, key=len)
+        piece, self.sent = whole[len(self.sent) :], whole
         return piece
 
 

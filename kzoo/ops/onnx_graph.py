@@ -471,7 +471,11 @@ class OnnxGraph:
         return kept[::-1], names
 
     def sink(self):
-        """Moves what one branch alone reads into it, in loops, which often skip it."""
+        """Moves each node that one branch of an `If` alone reads into that branch.
+
+        Not in the outermost graph, which runs once. It comes last: values still name
+        the graph that they were made in.
+        """
         readers, kept = {value.name: {self} for value, _ in self.outputs}, []
         for node in reversed(self.live_nodes()):
             op_type, inputs, outputs, attributes = node
@@ -481,7 +485,6 @@ class OnnxGraph:
                 kept.append(node)
             else:
                 home.nodes.insert(0, node)
-                home._own.update(outputs)
             for name in inputs:
                 readers.setdefault(name, set()).add(home)
             for value in attributes.values():

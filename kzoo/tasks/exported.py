@@ -206,6 +206,9 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
+        count, message = inputs["num_return_sequences"], "must be at most beams"
+        fits, message = count <= inputs["beams"], f"num_return_sequences {message}"
+        inputs["num_return_sequences"] = ops.required(count, fits, message)
         if "forced_token_ids" in inputs:
             message = "forced_token_ids must have 1 row, or one for each prompt"
             rows, forced = ops.dim(inputs[prompt], 0), inputs["forced_token_ids"]
@@ -216,6 +219,14 @@ class ExportsGeneration(Exports):
             message = f"{prompt} must have {what} at least"
             some = ops.dim(inputs[prompt], axis) > 0
             inputs[prompt] = ops.required(inputs[prompt], some, message)
+        decoder, limit = self.config.decoder, inputs["max_new_tokens"]
+        if decoder.positions == "learned":
+            used, places = limit, decoder.max_sequence_length
+            if not self.config.encoder:
+                real = ops.not_equal(inputs[prompt], self.config.pad_token_id)
+                used = limit + ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
+            message = f"prompt and max_new_tokens must fit into {places} positions"
+            inputs["max_new_tokens"] = ops.required(limit, used <= places, message)
         return inputs
 
     def _axis(self, name):

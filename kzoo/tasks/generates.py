@@ -1,5 +1,6 @@
 """`generate`: prompts in any form, batches of like lengths, one compiled search."""
 
+import contextlib
 import dataclasses
 import numbers
 
@@ -79,7 +80,8 @@ class Generates(Task):
                 in one batch.
             jit_compile: on TensorFlow, whether XLA compiles the search, as it does on
                 JAX: seconds for every new bucket of batch, length and `max_new_tokens`,
-                and a step in about 0.6 of the time from then on.
+                and a step in about 0.6 of the time from then on. `compile` has no say
+                in it.
             **options: how it searches, see `kzoo.SearchOptions`: `max_new_tokens`,
                 `beams`, `num_return_sequences`, `length_penalty`, `early_stopping`,
                 `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `repetition_penalty`,
@@ -111,6 +113,15 @@ class Generates(Task):
             raise ValueError(
                 f"batch_size must be an integer of at least 1. Received: {batch_size}."
             )
+        if jit_compile not in (True, False):
+            raise ValueError(
+                f"jit_compile must be True or False. Received: {jit_compile!r}."
+            )
+        if jit_compile and keras.backend.backend() == "torch":
+            raise ValueError(
+                "jit_compile=True has XLA compile the search, on TensorFlow or JAX. "
+                "Keras runs on torch: leave it out, or set KERAS_BACKEND."
+            )
         prompts = (
             self.encode_prompts([inputs] if single else inputs)
             if texts
@@ -119,11 +130,12 @@ class Generates(Task):
         options = self._limited(options, prompts)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
         if stream:
-            if options.beams > 1 or return_scores:
+            if options.beams > 1 or return_scores or progress:
                 raise ValueError(
                     "stream gives tokens as they are chosen, without scores: set "
-                    f"beams=1, return_scores=False. Received: beams={options.beams}, "
-                    f"return_scores={return_scores}."
+                    "beams=1, return_scores=False, progress=None. Received: beams="
+                    f"{options.beams}, return_scores={return_scores}, "
+                    f"progress={progress!r}."
                 )
             pieces = self._stream(prompts, options, arrays, texts, jit_compile)
             return (piece for (piece,) in pieces) if single else pieces
@@ -234,7 +246,7 @@ class Generates(Task):
     def _search_batch(self, prompts, rows, arrays):
         """The arguments of a compiled search for some of the prompts."""
         ids, mask = self._prompt_batch(prompts)
-        numbers = [*rows, *[0] * (len(ids) - len(rows))]
+        numbers = [*rows, *[rows[-1]] * (len(ids) - len(rows))]  # of copies, too
         forced = arrays.get("forced_token_ids")
         if forced is not None and len(forced) > 1:
             arrays = {**arrays, "forced_token_ids": forced[numbers]}
@@ -274,12 +286,7 @@ class Generates(Task):
 
     def _compiling(self, jit_compile):
         """Inside, a search is compiled as `jit_compile` of `generate` says."""
-        if jit_compile and keras.backend.backend() == "torch":
-            raise ValueError(
-                "jit_compile=True has XLA compile the search, on TensorFlow or JAX. "
-                "Keras runs on torch: leave it out, or set KERAS_BACKEND."
-            )
-        return ops.fixed_buffers(True if jit_compile else None)
+        return ops.fixed_buffers() if jit_compile else contextlib.nullcontext()
 
     def _stream(self, prompts, options, arrays, texts, jit_compile):
         """Yields a piece for each prompt, a step at a time."""

@@ -21,6 +21,7 @@ from kzoo.training.loss_tracker import WeightedLoss
 from kzoo.training.metrics import TokenMean
 
 # Of a stack, what may differ between tasks that share weights.
+_KEPT = 32  # compiled functions of a model; those used last
 TRAINING_FIELDS = {
     "dropout",
     "attention_dropout",
@@ -140,9 +141,13 @@ class Task(Model):
         kept = getattr(self, "_compiled_functions", None)
         if kept is None or kept.variables != variables:
             kept = self._compiled_functions = _Functions(variables)
-        if key not in kept.functions:
-            kept.functions[key] = CompiledFunction(self, function, signature)
-        return kept.functions[key]
+        made = kept.functions.pop(key, None)
+        if made is None:
+            made = CompiledFunction(self, function, signature)
+        kept.functions[key] = made  # the last one is the one used last
+        while len(kept.functions) > _KEPT:
+            del kept.functions[next(iter(kept.functions))]
+        return made
 
     # Weights under their contract names.
 

@@ -51,6 +51,15 @@ def test_n_best_lines_have_the_text_s_number_score_and_result(run, translator):
     assert [float(row[1]) for row in rows] == pytest.approx(scores.ravel(), abs=1e-3)
 
 
+def test_learned_positions_bound_what_is_asked_for_by_default(run, tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(["abc", "cab"], 20, algorithm="character")
+    options = dict(positions="learned", max_sequence_length=9)
+    for command, kind in (("translate", kzoo.Seq2SeqLM), ("generate", kzoo.CausalLM)):
+        kind.from_size("tiny", tokenizer, **options).save_folder(tmp_path / command)
+        result = run(command, tmp_path / command, "abc", "ca")
+        assert result.exit_code == 0 and len(result.stdout.splitlines()) == 2
+
+
 def test_generate_continues_the_prompt(run, writer):
     result = run("generate", writer, "abc", "de", *FEW)
     assert result.exit_code == 0

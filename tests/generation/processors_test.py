@@ -297,7 +297,12 @@ def test_files_hold_the_processors_of_a_task(format, tmp_path):
     both = ids_of(model, processors=lambda scores, context: -scores)  # of the banned
     assert all(token not in row for row in both for token in (B, C))
     # What it verifies is that the file does the same.
-    model.export(tmp_path / "model", format=format, functions="generate")
+    scored = dict(evaluate=(PROMPTS, PROMPTS)) if format == "onnx" else {}
+    report = model.export(
+        tmp_path / "model", format=format, functions="generate", **scored
+    )
+    if scored:
+        assert report.metric["artifact"] == report.metric["model"]
     del model.processors
     assert ids_of(model) == free
     with pytest.raises(ExportError, match="differ"):

@@ -180,6 +180,29 @@ def test_what_xla_compiles_gives_the_same(kind, options):
     assert rows == model.generate(PROMPTS, max_new_tokens=6)
 
 
+def test_rows_that_fill_a_bucket_are_copies():
+    model, forced = make(kzoo.CausalLM), np.arange(3, 9, dtype="int32")[:, None]
+    with kzoo.ops.fixed_buffers():
+        ids, mask, numbers, rows = model._search_batch(
+            [[5], [6], [7]], [3, 4, 5], {"forced_token_ids": forced}
+        )
+    for x in (ids, mask, numbers, rows):
+        assert len(x) == 4 and np.array_equal(x[2], x[3])
+
+
+def test_the_functions_used_last_are_kept(monkeypatch):
+    monkeypatch.setattr("kzoo.tasks.task._KEPT", 2)
+    model = make(kzoo.CausalLM)
+    first, second, third = (
+        lambda key=key: model.compiled_function(key, lambda x: x, None)
+        for key in range(3)
+    )
+    kept, dropped = first(), second()
+    assert first() is kept
+    third()
+    assert first() is kept and second() is not dropped
+
+
 def test_strings_in_strings_out():
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
     model = kzoo.Seq2SeqLM.from_size("tiny", tokenizer)
@@ -194,6 +217,8 @@ def test_strings_in_strings_out():
     ("prompts", "options", "message"),
     [
         ([], {}, "at least one prompt"),
+        ([[5]], {"jit_compile": "auto"}, "True or False"),
+        ([[5]], {"stream": True, "progress": print}, "progress=None"),
         ([[5]], {"max_new_tokens": 0}, "max_new_tokens must be"),
         ([[5]], {"beams": 0}, "beams must be"),
         ([[5]], {"beams": 2, "num_return_sequences": 3}, "at most beams"),
