@@ -77,8 +77,8 @@ class TokenAutomaton:
         if len(moves) * size > _LARGEST:
             raise ValueError(
                 f"The automaton has {len(moves)} states over {size} tokens, more than "
-                f"{_LARGEST} entries. Shorten stop strings, or simplify the pattern: "
-                "\\d and \\w mean all of Unicode, [0-9] and [a-z] are much smaller."
+                f"{_LARGEST} entries. Simplify the pattern: \\d and \\w mean all of "
+                "Unicode, [0-9] and [a-z] are much smaller; or shorten stop strings."
             )
         allow = pattern is None
         # States of the table: 0 before the first token, 1 + q for state q of the bytes.
