@@ -357,9 +357,8 @@ def _check_target(path, single, overwrite):
     if path.is_dir():
         known = set()
         with contextlib.suppress(ExportError):  # a report of something else
-            said = _said_of(path)
-            known = {path / name for name in said.get("files", ())}
-            known |= {path / _REPORT} if said else set()
+            names = (*_said_of(path).get("files", ()), _REPORT)
+            known = {path / name for name in names}
         files = [f for f in path.rglob("*") if f.is_file() and f not in known]
     if files:
         raise ExportError(

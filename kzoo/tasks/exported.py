@@ -206,9 +206,11 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
-        count, message = inputs["num_return_sequences"], "must be at most beams"
-        fits, message = count <= inputs["beams"], f"num_return_sequences {message}"
-        inputs["num_return_sequences"] = ops.required(count, fits, message)
+        count = inputs["num_return_sequences"]
+        message = "num_return_sequences must be at most beams"
+        inputs["num_return_sequences"] = ops.required(
+            count, count <= inputs["beams"], message
+        )
         if "forced_token_ids" in inputs:
             message = "forced_token_ids must have 1 row, or one for each prompt"
             rows, forced = ops.dim(inputs[prompt], 0), inputs["forced_token_ids"]
