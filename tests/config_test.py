@@ -248,7 +248,7 @@ IMPOSSIBLE_MODELS = [
             decoder=decoder(cross_attention=True),
             share_embeddings=True,
         ),
-        "share_embeddings=True needs equal hidden_dim.*encoder 64, decoder 512",
+        "share_embeddings=True needs equal embedding_width.*encoder 64, decoder 512",
     ),
     (
         dict(decoder=decoder(), end_token_id=10),

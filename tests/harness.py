@@ -66,6 +66,7 @@ class Transformer:
             tied_to=tied_to if config.tie_head else None,
             use_bias=config.head_bias,
             scale=config.head_scale,
+            soft_cap=config.head_soft_cap,
             name="head",
         )
         self.variables = []

@@ -67,7 +67,7 @@ class Reference:
         logits = logits * self.config.head_scale
         if self.config.head_bias:
             logits = logits + self.weights["head/bias"]
-        return logits
+        return soft_capped(logits, self.config.head_soft_cap)
 
     def logits(
         self,
@@ -142,46 +142,66 @@ class Reference:
                 segment_ids = np.zeros(token_ids.shape, int)
             table = self.weights[f"{name}/segment_embedding/embeddings"]
             x = x + table[np.asarray(segment_ids)]
+        numbers = positions + stack.first_position
         if stack.positions == "learned":
-            x = x + self.weights[f"{name}/position_embedding/embeddings"][positions]
+            x = x + self.weights[f"{name}/position_embedding/embeddings"][numbers]
         if stack.positions == "sinusoidal":
-            x = x + sinusoidal(positions, stack.hidden_dim)
+            x = x + sinusoidal(numbers, x.shape[-1], stack.sinusoidal_layout)
         if stack.embedding_norm:
             x = self._norm(stack, f"{name}/embedding_norm", x)
+        if stack.embedding_dim:
+            x = self._linear(f"{name}/embedding_projection", x, True)
 
         rows, length = token_ids.shape
-        mask = np.zeros((rows, length, length), bool)
-        for b, t, s in np.ndindex(*mask.shape):
-            near = stack.attention_window is None or abs(t - s) < stack.attention_window
-            ordered = s <= t or not stack.causal
-            mask[b, t, s] = padding_mask[b, s] and ordered and near
         bias = self._position_bias(name, stack, positions)  # (B, N, T, T)
 
         attention = {}
+        groups = stack.layer_groups or stack.num_layers
         for i in range(stack.num_layers):
+            windowed = stack.attention_window is not None and (
+                stack.windowed_layers is None or i in stack.windowed_layers
+            )
+            mask = np.zeros((rows, length, length), bool)
+            for b, t, s in np.ndindex(*mask.shape):
+                near = not windowed or abs(t - s) < stack.attention_window
+                ordered = s <= t or not stack.causal
+                mask[b, t, s] = padding_mask[b, s] and ordered and near
+            wavelength, scaling = stack.rope_max_wavelength, stack.rope_scaling
+            if windowed and stack.window_rope_max_wavelength is not None:
+                wavelength, scaling = stack.window_rope_max_wavelength, None
             x = self._block(
-                f"{name}/layer_{i}",
+                f"{name}/layer_{i // (stack.num_layers // groups)}",
                 stack,
                 x,
                 mask,
                 bias,
-                positions,
+                (positions, wavelength, scaling),
                 memory,
                 memory_mask,
                 attention,
+                i == 0 and not stack.first_norm,
             )
         if stack.final_norm:
             x = self._norm(stack, f"{name}/final_norm", x)
         return x, attention
 
     def _block(
-        self, path, stack, x, mask, bias, positions, memory, memory_mask, attention
-    ):
+        self, path, stack, x, mask, bias, positions, memory, memory_mask, attention,
+        without_first_norm,
+    ):  # fmt: skip
         def sublayer(name, x, function):
+            return added(name, x, function, x)
+
+        def added(name, x, function, source):
             norm = f"{path}/{name}_norm"
-            if stack.norm_position == "pre":
-                return x + function(self._norm(stack, norm, x))
-            return self._norm(stack, norm, x + function(x))
+            if stack.norm_position == "post":
+                return self._norm(stack, norm, x + function(source))
+            if not (without_first_norm and name == "self_attention"):
+                source = self._norm(stack, norm, source)
+            y = function(source)
+            if stack.norm_position == "both":
+                y = self._norm(stack, f"{path}/{name}_output_norm", y)
+            return x + y
 
         def self_attention(x):
             rotary = positions if stack.positions == "rotary" else None
@@ -208,7 +228,10 @@ class Reference:
                 inner = act(inner)
             return self._linear(f"{ff}/output", inner, stack.use_bias)
 
+        before = x
         x = sublayer("self_attention", x, self_attention)
+        if stack.parallel_residual:
+            return added("feed_forward", x, feed_forward, before)
         if stack.cross_attention:
             x = sublayer("cross_attention", x, cross_attention)
         return sublayer("feed_forward", x, feed_forward)
@@ -234,7 +257,7 @@ class Reference:
             query, key = (
                 np.concatenate(
                     [
-                        rotate(x[..., :width], rotary, stack.rope_max_wavelength),
+                        rotate(x[..., :width], *rotary),
                         x[..., width:],
                     ],
                     axis=-1,
@@ -250,6 +273,8 @@ class Reference:
             scores[:, n] = self._similarity(
                 stack, f"{path}/similarity", n, query[:, :, n], key[:, :, n // group]
             )
+        if path.endswith("self_attention"):
+            scores = soft_capped(scores, stack.attention_soft_cap)
         scores = scores + bias
         for n in range(heads):
             weights[:, n] = masked_softmax(scores[:, n], mask)
@@ -258,7 +283,9 @@ class Reference:
             )
         found[path] = weights
         merged = context.reshape(rows, length, heads * stack.head_dim)
-        return self._linear(f"{path}/output", merged, stack.use_bias)
+        biased = stack.attention_output_bias
+        biased = stack.use_bias if biased is None else biased
+        return self._linear(f"{path}/output", merged, biased)
 
     def _similarity(self, stack, path, head, query, key):
         """Scores (B, T, S) of query (B, T, H) and key (B, S, H) in one head."""
@@ -313,7 +340,11 @@ class Reference:
     def _norm(self, stack, path, x):
         if stack.norm == "rms_norm":
             return rms_norm(x, self.weights[f"{path}/scale"], stack.norm_epsilon)
-        gamma, beta = self.weights[f"{path}/gamma"], self.weights[f"{path}/beta"]
+        if stack.norm == "offset_rms_norm":
+            scale = 1.0 + self.weights[f"{path}/scale"]
+            return rms_norm(x, scale, stack.norm_epsilon)
+        gamma = self.weights[f"{path}/gamma"]
+        beta = self.weights[f"{path}/beta"] if stack.norm_bias else 0.0
         if stack.norm == "std_norm":
             return std_norm(x, gamma, beta, stack.norm_epsilon)
         return layer_norm(x, gamma, beta, stack.norm_epsilon)
@@ -380,17 +411,20 @@ def masked_softmax(scores, mask):
     return result
 
 
-def sinusoidal(positions, hidden_dim):
-    """Vaswani et al. (2017), section 3.5: sine and cosine interleaved."""
+def sinusoidal(positions, hidden_dim, layout="interleaved"):
+    """Vaswani et al. (2017), section 3.5; elsewhere all sines come before cosines."""
     encoding = np.zeros((*positions.shape, hidden_dim))
-    for i in range(hidden_dim // 2):
-        angle = positions / 10_000.0 ** (2 * i / hidden_dim)
-        encoding[..., 2 * i] = np.sin(angle)
-        encoding[..., 2 * i + 1] = np.cos(angle)
+    half = hidden_dim // 2
+    for i in range(half):
+        last = half - 1 if layout == "tensor2tensor" else half
+        angle = positions / 10_000.0 ** (i / last)
+        sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, half + i)
+        encoding[..., sine] = np.sin(angle)
+        encoding[..., cosine] = np.cos(angle)
     return encoding
 
 
-def rotate(x, positions, max_wavelength):
+def rotate(x, positions, max_wavelength, scaling=None):
     """Su et al. (2021), section 3.4.2, on pairs (i, i + H/2) as GPT-NeoX pairs them.
 
     `x` is (B, T, heads, H), `positions` (B, T).
@@ -398,11 +432,51 @@ def rotate(x, positions, max_wavelength):
     half = x.shape[-1] // 2
     result = np.zeros_like(x)
     for i in range(half):
-        angle = (positions / max_wavelength ** (i / half))[:, :, None]
+        frequency = max_wavelength ** (-i / half)
+        if scaling is not None:
+            frequency = stretched(frequency, i, 2 * half, max_wavelength, scaling)
+        angle = (positions * frequency)[:, :, None]
         first, second = x[..., i], x[..., i + half]
         result[..., i] = first * np.cos(angle) - second * np.sin(angle)
         result[..., i + half] = first * np.sin(angle) + second * np.cos(angle)
+    if scaling is not None and scaling.kind == "yarn":
+        result *= scaling.attention_factor
     return result
+
+
+def stretched(frequency, i, width, base, scaling):
+    """The frequency of pair i under a `RopeScaling`, by cases as the papers say."""
+    if scaling.kind == "linear":
+        return frequency / scaling.factor
+    wavelength = 2 * math.pi / frequency
+    if scaling.kind == "llama3":
+        longest = scaling.original_length / scaling.low_frequency_factor
+        shortest = scaling.original_length / scaling.high_frequency_factor
+        if wavelength < shortest:
+            return frequency
+        if wavelength > longest:
+            return frequency / scaling.factor
+        smooth = (
+            scaling.original_length / wavelength - scaling.low_frequency_factor
+        ) / (scaling.high_frequency_factor - scaling.low_frequency_factor)
+        return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+    def dimension(turns):  # Peng et al. (2023), where a pair turns so often
+        trained = scaling.original_length
+        return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = (i - low) / ((high - low) if high != low else 0.001)
+    ramp = min(max(ramp, 0.0), 1.0)
+    return ramp * frequency / scaling.factor + (1 - ramp) * frequency
+
+
+def soft_capped(x, cap):
+    """Gemma 2 (2024), section 2."""
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 def relative_bucket(relative_position, bidirectional, buckets, max_distance):

@@ -125,6 +125,16 @@ def one_layer_config(**changes):
         attention_window=None,
         query_key_norm=False,
         num_segments=0,
+        first_position=0,
+        sinusoidal_layout="interleaved",
+        embedding_dim=None,
+        layer_groups=None,
+        rope_max_wavelength=10_000.0,
+        rope_scaling=None,
+        first_norm=True,
+        parallel_residual=False,
+        attention_output_bias=None,
+        attention_soft_cap=None,
         causal=True,
         cross_attention=False,
     )
@@ -136,6 +146,7 @@ def one_layer_config(**changes):
         tie_head=True,
         head_bias=False,
         head_scale=0.5,
+        head_soft_cap=None,
     )
 
 

@@ -4,7 +4,7 @@ The width and the inner width are fixed, so that a backend which compiles for sh
 meets few of them.
 """
 
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import keras
 from hypothesis import strategies as st
@@ -17,7 +17,9 @@ from kzoo.config import (
     Norm,
     NormPosition,
     Positions,
+    RopeScaling,
     Similarity,
+    SinusoidalLayout,
     StackConfig,
 )
 
@@ -33,6 +35,30 @@ def few(count):
 rates = st.sampled_from([0.0, 0.1, 0.5])
 
 
+def rope_scalings(draw):
+    """Any kind, so that a few positions are stretched, too."""
+    kind = draw(st.sampled_from([None, *get_args(get_type_hints(RopeScaling)["kind"])]))
+    if kind is None:
+        return None
+    if kind == "linear":
+        return RopeScaling(kind=kind, factor=2.0)
+    if kind == "llama3":
+        return RopeScaling(
+            kind=kind,
+            factor=draw(st.sampled_from([4.0, 8.0])),
+            original_length=draw(st.sampled_from([16, 40])),
+            low_frequency_factor=draw(st.sampled_from([0.5, 1.0])),
+        )
+    return RopeScaling(
+        kind=kind,
+        factor=4.0,
+        original_length=draw(st.sampled_from([64, 512])),
+        beta_fast=draw(st.sampled_from([8.0, 32.0])),
+        attention_factor=draw(st.sampled_from([None, 1.3])),
+        truncate=draw(st.booleans()),
+    )
+
+
 def stack_fields(draw, *, causal, cross_attention):
     """A value for every field of a `StackConfig`."""
     key_value_heads = draw(st.sampled_from([1, 2]))
@@ -46,23 +72,40 @@ def stack_fields(draw, *, causal, cross_attention):
             ["scaled_dot", "dot"] if positions == "rotary" else get_args(Similarity)
         )
     )
+    norm = draw(st.sampled_from(get_args(Norm)))
+    norm_position = draw(st.sampled_from(get_args(NormPosition)))
+    num_layers = draw(st.integers(1, 2))
+    layer_groups = draw(st.sampled_from([None, None, 1]))
+    pre = norm_position == "pre"
+    window = draw(st.sampled_from([None, 1, 3]))
     return dict(
         vocabulary_size=VOCABULARY_SIZE,
-        num_layers=draw(st.integers(1, 2)),
+        num_layers=num_layers,
         hidden_dim=HIDDEN_DIM,
+        embedding_dim=draw(st.sampled_from([None, None, 8, HIDDEN_DIM])),
+        layer_groups=layer_groups,
         num_heads=heads,
         intermediate_dim=INTERMEDIATE_DIM,
         num_key_value_heads=key_value_heads,
         head_dim=draw(st.sampled_from(head_dims)),
         max_sequence_length=draw(st.sampled_from([9, 30])),
         positions=positions,
+        first_position=draw(st.sampled_from([0, 2])),
+        sinusoidal_layout=draw(st.sampled_from(get_args(SinusoidalLayout))),
         rope_max_wavelength=draw(st.sampled_from([10_000.0, 100.0])),
+        rope_scaling=rope_scalings(draw) if positions == "rotary" else None,
+        window_rope_max_wavelength=draw(st.sampled_from([None, 50.0]))
+        if positions == "rotary" and window
+        else None,
         rotary_dim=rotary_dim,
         relative_buckets=draw(st.sampled_from([4, 6, 32])),
         relative_max_distance=draw(st.sampled_from([17, 128])),
         num_segments=draw(st.sampled_from([0, 2])),
-        norm=draw(st.sampled_from(get_args(Norm))),
-        norm_position=draw(st.sampled_from(get_args(NormPosition))),
+        norm=norm,
+        norm_bias=norm != "layer_norm" or draw(st.booleans()),
+        norm_position=norm_position,
+        first_norm=not pre or bool(layer_groups) or draw(st.booleans()),
+        parallel_residual=pre and not cross_attention and draw(st.booleans()),
         norm_epsilon=draw(st.sampled_from([1e-6, 1e-5, 1e-3])),
         final_norm=draw(st.sampled_from([None, False, True])),
         embedding_norm=draw(st.booleans()),
@@ -71,11 +114,16 @@ def stack_fields(draw, *, causal, cross_attention):
         activation=draw(st.sampled_from(get_args(Activation))),
         use_bias=draw(st.booleans()),
         attention_bias=draw(st.sampled_from([None, False, True])),
+        attention_output_bias=draw(st.sampled_from([None, False, True])),
         similarity=similarity,
         attention_scale=draw(st.sampled_from([None, 0.3, 0.1]))
         if similarity == "scaled_dot"
         else None,
-        attention_window=draw(st.sampled_from([None, 1, 3])),
+        attention_soft_cap=draw(st.sampled_from([None, 2.0]))
+        if similarity == "scaled_dot"
+        else None,
+        attention_window=window,
+        windowed_layers=draw(st.sampled_from([None, (), (0,)])) if window else None,
         query_key_norm=draw(st.booleans()),
         dropout=draw(rates),
         attention_dropout=draw(rates),
@@ -105,8 +153,12 @@ def model_fields(draw):
     pad, start, end = draw(st.sampled_from([(0, 1, 2), (3, 3, 5), (18, 0, 4)]))
     return dict(
         **stack,
-        share_embeddings=both and draw(st.booleans()),
-        tie_head=draw(st.booleans()),
+        share_embeddings=both
+        and stack["encoder"].embedding_width == stack["decoder"].embedding_width
+        and draw(st.booleans()),
+        tie_head=not (stack["decoder"] or stack["encoder"]).embedding_dim
+        and draw(st.booleans()),
+        head_soft_cap=draw(st.sampled_from([None, 5.0])),
         head_bias=draw(st.booleans()),
         head_scale=draw(st.sampled_from([1.0, HIDDEN_DIM**-0.5])),
         pad_token_id=pad,

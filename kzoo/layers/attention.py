@@ -5,7 +5,7 @@ import itertools
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import NORMS, Dense, Dropout, Layer
+from kzoo.layers.base import NORMS, Dense, Dropout, Layer, make_norm
 from kzoo.layers.similarity import SIMILARITIES
 
 
@@ -30,10 +30,14 @@ class Attention(Layer):
         attention_bias: query, key and value have a bias; `None` means `use_bias`.
         similarity: `"scaled_dot"`, `"dot"`, `"general"`, `"additive"` or
             `"additive_tanh"`, see `kzoo.layers.similarity`.
+        attention_output_bias: the output projection has a bias; `None` means
+            `use_bias`.
+        soft_cap: bounds the scores, see `ops.soft_capped`; `None` for none.
         query_key_norm: a norm over every head of query and key, `"layer_norm"`,
             `"rms_norm"` or `"std_norm"` (Henry et al., 2020,
             https://arxiv.org/abs/2010.04245); `None` for none.
         norm_epsilon: of that norm.
+        norm_bias: whether a `"layer_norm"` has a bias.
 
     Raises:
         ValueError: N is not a multiple of K, or D of N without a `head_dim`; the
@@ -54,6 +58,9 @@ class Attention(Layer):
         similarity="scaled_dot",
         query_key_norm=None,
         norm_epsilon=1e-6,
+        attention_output_bias=None,
+        soft_cap=None,
+        norm_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -94,6 +101,10 @@ class Attention(Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.similarity = similarity
         self.query_key_norm, self.norm_epsilon = query_key_norm, norm_epsilon
+        self.attention_output_bias, self.norm_bias = attention_output_bias, norm_bias
+        if attention_output_bias is None:
+            self.attention_output_bias = use_bias
+        self.soft_cap = soft_cap
 
         def projection(name, width, use_bias=self.attention_bias):
             return Dense(
@@ -108,11 +119,11 @@ class Attention(Layer):
         self.query = projection("query", num_heads * self.head_dim)
         self.key = projection("key", key_value_dim)
         self.value = projection("value", key_value_dim)
-        self.output_projection = projection("output", hidden_dim, use_bias)
+        self.output_projection = projection(
+            "output", hidden_dim, self.attention_output_bias
+        )
         self.query_norm, self.key_norm = (
-            NORMS[query_key_norm](
-                epsilon=norm_epsilon, dtype=self.dtype_policy, name=name
-            )
+            make_norm(query_key_norm, norm_epsilon, norm_bias, name, self.dtype_policy)
             if query_key_norm
             else None
             for name in ("query_norm", "key_norm")
@@ -257,6 +268,7 @@ class Attention(Layer):
             cache=cache,
             index=index,
             similarity=self.scores,
+            soft_cap=self.soft_cap,
             dropout=dropout,
             return_weights=return_weights,
         )
@@ -282,4 +294,7 @@ class Attention(Layer):
             "similarity": self.similarity,
             "query_key_norm": self.query_key_norm,
             "norm_epsilon": self.norm_epsilon,
+            "attention_output_bias": self.attention_output_bias,
+            "soft_cap": self.soft_cap,
+            "norm_bias": self.norm_bias,
         }

@@ -71,15 +71,15 @@ class Embedding(Emits, keras.layers.Embedding):
 
 @keras.saving.register_keras_serializable("kzoo")
 class LayerNormalization(Emits, keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization`; in ONNX over the last axis."""
+    """Keras's `LayerNormalization`; in ONNX over the last axis, with its scale."""
 
     def call(self, inputs, training=False):
         """float (..., D) to float (..., D)."""
-        plain = _over_last_axis(self, inputs) and self.center and self.scale
+        plain = _over_last_axis(self, inputs) and self.scale
         if ops.is_onnx(inputs):
             _check_emits(self, plain)
             return ops.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
-        if plain and _on_tensorflow(self, inputs):
+        if plain and self.center and _on_tensorflow(self, inputs):
             return tensorflow.layer_norm(
                 inputs, self.gamma, self.beta, self.epsilon, training
             )
@@ -96,6 +96,36 @@ class RMSNormalization(Emits, keras.layers.RMSNormalization):
             _check_emits(self, _over_last_axis(self, inputs))
             return ops.rms_norm(inputs, self.scale, self.epsilon)
         return super().call(inputs)
+
+
+@keras.saving.register_keras_serializable("kzoo")
+class OffsetRMSNormalization(Layer):
+    """RMS normalisation times `1 + scale`, so that weight decay draws it to 1.
+
+    Paper: Gemma, 2024, https://arxiv.org/abs/2403.08295, and its code.
+
+    Args:
+        epsilon: added to the mean square.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        """Creates `scale`, (D,), zeros."""
+        self.scale = self.add_weight(
+            shape=(input_shape[-1],), initializer="zeros", name="scale"
+        )
+        self.built = True
+
+    def call(self, inputs):
+        """float (..., D) to float (..., D)."""
+        return ops.offset_rms_norm(inputs, self.scale, self.epsilon)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -159,7 +189,7 @@ def _over_last_axis(layer, x):
 def _check_emits(layer, plain):
     if not plain:
         raise ValueError(
-            f"{layer.name} can be exported with the last axis, center and scale. "
+            f"{layer.name} can be exported over the last axis, with scale=True. "
             f"Received: {layer.get_config()}."
         )
 
@@ -173,13 +203,20 @@ def _on_tensorflow(layer, x):
 NORMS = {
     "layer_norm": LayerNormalization,
     "rms_norm": RMSNormalization,
+    "offset_rms_norm": OffsetRMSNormalization,
     "std_norm": StdNormalization,
 }
 
 
-def make_norm(config, name):
+def make_norm(kind, epsilon, bias, name, dtype):
+    """A norm of `StackConfig`'s fields `norm`, `norm_epsilon` and `norm_bias`."""
+    center = {} if bias else {"center": False}
+    return NORMS[kind](epsilon=epsilon, name=name, dtype=dtype, **center)
+
+
+def config_norm(config, name, dtype):
     """The norm that a `StackConfig` asks for."""
-    return NORMS[config.norm](epsilon=config.norm_epsilon, name=name)
+    return make_norm(config.norm, config.norm_epsilon, config.norm_bias, name, dtype)
 
 
 def make_initializer(config):

@@ -4,24 +4,25 @@ import keras
 
 from kzoo.config import StackConfig
 from kzoo.layers.attention import Attention
-from kzoo.layers.base import Dropout, Layer, make_initializer, make_norm
+from kzoo.layers.base import Dropout, Layer, config_norm, make_initializer
 from kzoo.layers.feed_forward import FeedForward
 
 
 @keras.saving.register_keras_serializable("kzoo")
 class Block(Layer):
-    """Sublayers with residuals: x + f(norm(x)) ("pre") or norm(x + f(x)) ("post").
+    """Sublayers with residuals, and norms where `StackConfig.norm_position` says.
 
     Args:
         config: a `StackConfig`.
+        layer: the number of the first layer that it serves.
     """
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config, layer=0, **kwargs):
         super().__init__(**kwargs)
-        self.config = config
+        self.config, self.layer = config, layer
         dtype = self.dtype_policy
 
-        def attention(name):
+        def attention(name, soft_cap=None):
             return Attention(
                 config.hidden_dim,
                 config.num_heads,
@@ -32,17 +33,19 @@ class Block(Layer):
                 dropout=config.attention_dropout,
                 kernel_initializer=make_initializer(config),
                 attention_bias=config.attention_bias,
+                attention_output_bias=config.attention_output_bias,
+                soft_cap=soft_cap,
                 similarity=config.similarity,
                 query_key_norm=config.norm if config.query_key_norm else None,
                 norm_epsilon=config.norm_epsilon,
+                norm_bias=config.norm_bias,
                 dtype=dtype,
                 name=name,
             )
 
-        self.self_attention = attention("self_attention")
+        self.self_attention = attention("self_attention", config.attention_soft_cap)
         if config.cross_attention:
             self.cross_attention = attention("cross_attention")
-            self.cross_attention_norm = self._norm("cross_attention_norm")
         self.feed_forward = FeedForward(
             config.hidden_dim,
             config.intermediate_dim,
@@ -54,34 +57,50 @@ class Block(Layer):
             dtype=dtype,
             name="feed_forward",
         )
-        self.self_attention_norm = self._norm("self_attention_norm")
-        self.feed_forward_norm = self._norm("feed_forward_norm")
+        for name in self._sublayers:
+            first = name == "self_attention" and layer == 0
+            if config.first_norm or not first:
+                norm = config_norm(config, f"{name}_norm", dtype)
+                setattr(self, f"{name}_norm", norm)
+            if config.norm_position == "both":
+                norm = config_norm(config, f"{name}_output_norm", dtype)
+                setattr(self, f"{name}_output_norm", norm)
         self.residual_dropout = Dropout(config.dropout, dtype=dtype, name="dropout")
 
-    def _norm(self, name):
-        norm = make_norm(self.config, name)
-        norm.dtype_policy = self.dtype_policy
-        return norm
+    @property
+    def _sublayers(self):
+        cross = ["cross_attention"] if self.config.cross_attention else []
+        return ["self_attention", *cross, "feed_forward"]
 
     def build(self, input_shape, memory_shape=None):
         """Builds the sublayers inside this block's name scope."""
-        for name in ("self_attention", "cross_attention", "feed_forward"):
-            if name == "cross_attention" and not self.config.cross_attention:
-                continue
+        for name in self._sublayers:
             shapes = [input_shape]
             if name == "cross_attention":
                 shapes.append(memory_shape or input_shape)
             getattr(self, name).build(*shapes)
-            getattr(self, f"{name}_norm").build(input_shape)
+            for norm in (f"{name}_norm", f"{name}_output_norm"):
+                if hasattr(self, norm):
+                    getattr(self, norm).build(input_shape)
         self.built = True
 
     def _sublayer(self, name, x, training, **kwargs):
-        layer, norm = getattr(self, name), getattr(self, f"{name}_norm")
-        before = self.config.norm_position == "pre"
-        y = layer(norm(x) if before else x, training=training, **kwargs)
+        y, extras = self._branch(name, x, training, **kwargs)
+        x = x + y
+        if self.config.norm_position == "post":
+            x = getattr(self, f"{name}_norm")(x)
+        return x, extras
+
+    def _branch(self, name, x, training, **kwargs):
+        """What a sublayer adds to x, and what else it gives."""
+        before = getattr(self, f"{name}_norm", None)
+        if before is not None and self.config.norm_position != "post":
+            x = before(x)
+        y = getattr(self, name)(x, training=training, **kwargs)
         y, *extras = y if isinstance(y, tuple) else (y,)
-        x = x + self.residual_dropout(y, training=training)
-        return (x if before else norm(x)), extras
+        if self.config.norm_position == "both":
+            y = getattr(self, f"{name}_output_norm")(y)
+        return self.residual_dropout(y, training=training), extras
 
     def predictor(self, x, own=None, cross=None, training=None):
         """Self-attention, and cross-attention where it is asked for.
@@ -128,7 +147,9 @@ class Block(Layer):
         return_weights=False,
         training=None,
     ):
-        """`decoder(predictor(x))`; the arguments are those of `Attention.call`.
+        """`decoder(predictor(x))`, or the sum of both on x with `parallel_residual`.
+
+        The arguments are those of `Attention.call`.
 
         Args:
             x: float (B, T, D).
@@ -147,7 +168,7 @@ class Block(Layer):
         Returns:
             float (B, T, D), and two lists of what the attentions returned besides.
         """
-        x, own, cross = self.predictor(
+        y, own, cross = self.predictor(
             x,
             own=dict(
                 attention_mask=attention_mask,
@@ -166,11 +187,16 @@ class Block(Layer):
             ),
             training=training,
         )
-        return self.decoder(x, training=training), own, cross
+        if self.config.parallel_residual:
+            y = y + self._branch("feed_forward", x, training)[0]
+        else:
+            y = self.decoder(y, training=training)
+        return y, own, cross
 
     def get_config(self):
-        """The config, for `from_config`."""
-        return {**super().get_config(), "config": self.config.to_dict()}
+        """The arguments of `__init__`."""
+        config = {"config": self.config.to_dict(), "layer": self.layer}
+        return {**super().get_config(), **config}
 
     @classmethod
     def from_config(cls, config):

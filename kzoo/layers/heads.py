@@ -3,7 +3,7 @@
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Dense, Dropout, Layer, make_initializer, make_norm
+from kzoo.layers.base import Dense, Dropout, Layer, config_norm, make_initializer
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -18,6 +18,7 @@ class LanguageModelHead(Layer):
         tied_to: the `Embedding` whose table is used, or `None`.
         use_bias: adds a bias.
         scale: multiplies the logits before the bias.
+        soft_cap: bounds the logits, see `ops.soft_capped`; `None` for none.
         kernel_initializer: of an own kernel.
     """
 
@@ -28,12 +29,14 @@ class LanguageModelHead(Layer):
         tied_to=None,
         use_bias=False,
         scale=1.0,
+        soft_cap=None,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.vocabulary_size, self.hidden_dim = vocabulary_size, hidden_dim
         self.tied_to, self.use_bias, self.scale = tied_to, use_bias, scale
+        self.soft_cap = soft_cap
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel = self.bias = None
 
@@ -56,9 +59,14 @@ class LanguageModelHead(Layer):
         if self.scale != 1.0:
             x = x * self.scale
         if self.tied_to is None:
-            return ops.linear(x, self.kernel, self.bias)
-        logits = self.tied_to.attend(x)
-        return ops.add_bias(logits, self.bias) if self.use_bias else logits
+            logits = ops.linear(x, self.kernel, self.bias)
+        else:
+            logits = self.tied_to.attend(x)
+            if self.use_bias:
+                logits = ops.add_bias(logits, self.bias)
+        if self.soft_cap is not None:
+            logits = ops.soft_capped(logits, self.soft_cap)
+        return logits
 
     def log_probabilities(self, x):
         """float (..., D) to log softmax of the logits, float (..., V).
@@ -160,16 +168,16 @@ class MaskedLanguageModelHead(Layer):
         super().__init__(**kwargs)
         self.config, self.tied_to = config, tied_to
         self.hidden = Dense(
-            config.hidden_dim,
+            config.embedding_width,
+            use_bias=config.use_bias,
             kernel_initializer=make_initializer(config),
             dtype=self.dtype_policy,
             name="hidden",
         )
-        self.norm = make_norm(config, "norm")
-        self.norm.dtype_policy = self.dtype_policy
+        self.norm = config_norm(config, "norm", self.dtype_policy)
         self.output_projection = LanguageModelHead(
             config.vocabulary_size,
-            config.hidden_dim,
+            config.embedding_width,
             tied_to=tied_to,
             use_bias=True,
             kernel_initializer=make_initializer(config),
@@ -180,7 +188,7 @@ class MaskedLanguageModelHead(Layer):
     def build(self, *_):
         """Builds the layers."""
         self.hidden.build((None, self.config.hidden_dim))
-        self.norm.build((None, None, self.config.hidden_dim))
+        self.norm.build((None, None, self.config.embedding_width))
         self.output_projection.build()
         self.built = True
 

@@ -44,7 +44,7 @@ def _constant(array, like):
     return keras.ops.convert_to_tensor(array, str(array.dtype))
 
 
-def sinusoidal_positions(positions, hidden_dim, limit):
+def sinusoidal_positions(positions, hidden_dim, limit, layout="interleaved"):
     """The paper's encoding: PE[2i] = sin(pos / 10000^(2i/D)), PE[2i+1] = cos(same).
 
     Paper: Vaswani et al., 2017, section 3.5.
@@ -53,18 +53,60 @@ def sinusoidal_positions(positions, hidden_dim, limit):
         positions: int (...), first token 0.
         hidden_dim: D, even.
         limit: see `sinusoids`.
+        layout: see `StackConfig.sinusoidal_layout`.
 
     Returns:
         float32 (..., D).
     """
-    pair = np.arange(hidden_dim) // 2
-    frequencies = 10_000.0 ** (-2.0 * pair / hidden_dim)
-    return sinusoids(
-        positions, frequencies, np.arange(hidden_dim) % 2 * np.pi / 2, limit
-    )
+    half = hidden_dim // 2
+    last = half - (layout == "tensor2tensor")
+    frequencies = 10_000.0 ** -(np.arange(half) / last)
+    phases = [0.0, np.pi / 2]
+    if layout == "interleaved":
+        frequencies, phases = np.repeat(frequencies, 2), np.tile(phases, half)
+    else:
+        frequencies, phases = np.tile(frequencies, 2), np.repeat(phases, half)
+    return sinusoids(positions, frequencies, phases, limit)
 
 
-def rotary_angles(positions, rotary_dim, max_wavelength, limit):
+def rotary_frequencies(rotary_dim, max_wavelength, scaling=None):
+    """What a rotary position turns by, in radians a token.
+
+    Args:
+        rotary_dim: R, how many dimensions of a head rotate; even.
+        max_wavelength: the base, 10 000 in RoFormer.
+        scaling: a `RopeScaling`, whose papers say how it stretches; or `None`.
+
+    Returns:
+        numpy float64 (R/2,).
+    """
+    pair = np.arange(rotary_dim // 2)
+    frequencies = max_wavelength ** (-2.0 * pair / rotary_dim)
+    if scaling is None:
+        return frequencies
+    stretched = frequencies / scaling.factor
+    if scaling.kind == "linear":
+        return stretched
+    turns = scaling.original_length * frequencies / (2 * np.pi)
+    if scaling.kind == "llama3":
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        kept = (turns - low) / (high - low)
+    else:  # the ramp is over dimensions, not turns
+
+        def pair_of(turns):  # that turns so many times; not a whole number
+            ratio = np.log(scaling.original_length / (turns * 2 * np.pi))
+            return rotary_dim * ratio / (2 * np.log(max_wavelength))
+
+        first, last = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)
+        if scaling.truncate:
+            first, last = np.floor(first), np.ceil(last)
+        first, last = max(first, 0), min(last, rotary_dim - 1)
+        kept = 1 - (pair - first) / ((last - first) or 0.001)
+    kept = np.clip(kept, 0, 1)
+    return kept * frequencies + (1 - kept) * stretched
+
+
+def rotary_angles(positions, rotary_dim, max_wavelength, limit, scaling=None):
     """Cosine and sine of the rotary angles, for `ops.rotate`.
 
     Paper: RoFormer, Su et al., 2021, https://arxiv.org/abs/2104.09864, section 3.4.2.
@@ -74,16 +116,22 @@ def rotary_angles(positions, rotary_dim, max_wavelength, limit):
         rotary_dim: R, how many dimensions of a head rotate; even.
         max_wavelength: the base, 10 000 in the paper.
         limit: see `sinusoids`.
+        scaling: a `RopeScaling` or `None`; YaRN's multiplies both by its
+            `attention_factor`.
 
     Returns:
         Two float32 (T, R/2) or (B, T, R/2).
     """
-    frequencies = max_wavelength ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
+    frequencies = rotary_frequencies(rotary_dim, max_wavelength, scaling)
     zero = np.zeros_like(frequencies)
-    return (
-        sinusoids(positions, frequencies, zero + np.pi / 2, limit),
-        sinusoids(positions, frequencies, zero, limit),
+    cosine, sine = (
+        sinusoids(positions, frequencies, zero + phase, limit)
+        for phase in (np.pi / 2, 0.0)
     )
+    factor = scaling and scaling.attention_factor
+    if factor in (None, 1.0):
+        return cosine, sine
+    return cosine * factor, sine * factor
 
 
 def alibi_slopes(num_heads):

@@ -7,7 +7,7 @@ import keras
 
 from kzoo import ops
 from kzoo.config import StackConfig
-from kzoo.layers.base import Dropout, Emits, make_initializer, make_norm
+from kzoo.layers.base import Dense, Dropout, Emits, config_norm, make_initializer
 from kzoo.layers.base import Embedding as TokenEmbedding
 from kzoo.layers.block import Block
 from kzoo.layers.positions import (
@@ -39,28 +39,30 @@ class Stack(Model):
         dtype = self.dtype_policy
         initializer = make_initializer(config)
         self.shares_embedding = token_embedding is not None
-        self.token_embedding = token_embedding or TokenEmbedding(
-            config.vocabulary_size,
-            config.hidden_dim,
-            embeddings_initializer=initializer,
-            dtype=dtype,
-            name="token_embedding",
+
+        def table(name, rows):
+            return TokenEmbedding(
+                rows,
+                config.embedding_width,
+                embeddings_initializer=initializer.clone(),
+                dtype=dtype,
+                name=name,
+            )
+
+        self.token_embedding = token_embedding or table(
+            "token_embedding", config.vocabulary_size
         )
         if config.positions == "learned":
-            self.position_embedding = TokenEmbedding(
-                config.max_sequence_length,
-                config.hidden_dim,
-                embeddings_initializer=initializer.clone(),
-                dtype=dtype,
-                name="position_embedding",
-            )
+            rows = config.max_sequence_length + config.first_position
+            self.position_embedding = table("position_embedding", rows)
         if config.num_segments:
-            self.segment_embedding = TokenEmbedding(
-                config.num_segments,
+            self.segment_embedding = table("segment_embedding", config.num_segments)
+        if config.embedding_dim:
+            self.embedding_projection = Dense(
                 config.hidden_dim,
-                embeddings_initializer=initializer.clone(),
+                kernel_initializer=initializer.clone(),
                 dtype=dtype,
-                name="segment_embedding",
+                name="embedding_projection",
             )
         if config.positions == "relative":
             self.position_bias = RelativeBias(
@@ -73,16 +75,15 @@ class Stack(Model):
                 name="position_bias",
             )
         if config.embedding_norm:
-            self.embedding_norm = make_norm(config, "embedding_norm")
-            self.embedding_norm.dtype_policy = dtype
+            self.embedding_norm = config_norm(config, "embedding_norm", dtype)
         self.embedding_dropout = Dropout(config.dropout, dtype=dtype, name="dropout")
+        groups = config.layer_groups or config.num_layers
         self.blocks = [
-            Block(config, dtype=dtype, name=f"layer_{i}")
-            for i in range(config.num_layers)
+            Block(config, layer=i, dtype=dtype, name=f"layer_{i}")
+            for i in range(groups)
         ]
         if config.final_norm:
-            self.final_norm = make_norm(config, "final_norm")
-            self.final_norm.dtype_policy = dtype
+            self.final_norm = config_norm(config, "final_norm", dtype)
 
     def build(self, *_):
         """Builds every child inside this stack's name scope."""
@@ -97,7 +98,9 @@ class Stack(Model):
         if config.positions == "relative":
             self.position_bias.build()
         if config.embedding_norm:
-            self.embedding_norm.build(shape)
+            self.embedding_norm.build((None, None, config.embedding_width))
+        if config.embedding_dim:
+            self.embedding_projection.build((None, None, config.embedding_width))
         for block in self.blocks:
             block.build(shape, (None, None, self.memory_dim))
         if config.final_norm:
@@ -194,36 +197,39 @@ class Stack(Model):
         if config.embedding_norm:
             x = self.embedding_norm(x)
         x = self.embedding_dropout(x, training=training)
+        if config.embedding_dim:
+            x = self.embedding_projection(x)
 
-        mask, causal = self._self_mask(
-            query_index, key_index, places, padding_mask, cache, token_ids.shape[1]
-        )
-        shared = dict(
-            attention_mask=mask,
-            causal=causal,
-            index=index,
-            return_weights=return_weights,
-            bias=self._bias(*places),
-        )
-        if config.positions == "rotary":
-            shared["rotation"] = rotary_angles(
-                places[0],
-                config.rotary_dim or config.head_dim,
-                config.rope_max_wavelength,
-                limit,
+        @functools.cache
+        def of_kind(windowed):
+            """What the layers with a window, or those without, are given."""
+            mask, causal = self._self_mask(
+                query_index,
+                key_index,
+                places if windowed else None,
+                padding_mask,
+                cache,
+                token_ids.shape[1],
             )
+            rotation = self._rotation(places[0], limit, windowed)
+            return dict(attention_mask=mask, causal=causal, rotation=rotation)
+
+        shared = dict(
+            index=index, return_weights=return_weights, bias=self._bias(*places)
+        )
         if config.cross_attention:
             shared["memory"] = memory
             if memory_padding_mask is not None:
                 shared["cross_attention_mask"] = _key_mask(memory_padding_mask)
 
         caches, weights = [], {"self_attention": [], "cross_attention": []}
-        for i, block in enumerate(self.blocks):
-            x, own, other = block(
+        for i in range(config.num_layers):
+            x, own, other = self.blocks[i * len(self.blocks) // config.num_layers](
                 x,
                 cache=cache[i] if cache else None,
                 projected=projected[i] if projected else None,
                 training=training,
+                **of_kind(config.is_windowed(i)),
                 **shared,
             )
             if cache is not None:
@@ -256,11 +262,13 @@ class Stack(Model):
         def make():
             return ops.buffer(shape, 2, capacity, dtype)
 
-        return [(make(), make()) for _ in self.blocks]
+        return [(make(), make()) for _ in range(self.config.num_layers)]
 
     def project_memory(self, memory):
         """Cross-attention's keys and values, once for many steps; see `Attention`."""
-        return [block.cross_attention.project_memory(memory) for block in self.blocks]
+        made = [block.cross_attention.project_memory(memory) for block in self.blocks]
+        number = self.config.num_layers
+        return [made[i * len(made) // number] for i in range(number)]
 
     def _check_length(self, length):
         config = self.config
@@ -273,9 +281,26 @@ class Stack(Model):
                 )
 
     def _position_vectors(self, positions, limit):
-        if self.config.positions == "learned":
+        config = self.config
+        if config.first_position:
+            positions = positions + config.first_position
+            limit = None if limit is None else limit + config.first_position
+        if config.positions == "learned":
             return self.position_embedding(positions)
-        return sinusoidal_positions(positions, self.config.hidden_dim, limit)
+        return sinusoidal_positions(
+            positions, config.embedding_width, limit, config.sinusoidal_layout
+        )
+
+    def _rotation(self, positions, limit, windowed):
+        config = self.config
+        if config.positions != "rotary":
+            return None
+        wavelength, scaling = config.rope_max_wavelength, config.rope_scaling
+        if windowed and config.window_rope_max_wavelength is not None:
+            wavelength, scaling = config.window_rope_max_wavelength, None
+        return rotary_angles(
+            positions, config.rotary_dim or config.head_dim, wavelength, limit, scaling
+        )
 
     def _bias(self, query_index, key_index):
         if self.config.positions == "relative":
@@ -287,7 +312,10 @@ class Stack(Model):
     def _self_mask(
         self, query_index, key_index, places, padding_mask, cache, static_length
     ):
-        """Who attends to whom, bool; and whether that is exactly the causal mask."""
+        """Who attends to whom, bool; and whether that is exactly the causal mask.
+
+        `places` are the positions of queries and keys, where a window counts.
+        """
         window = self.config.attention_window
 
         def every_pair(related, query, key):
@@ -300,7 +328,7 @@ class Stack(Model):
         causal = self.config.causal and not is_last  # the last token sees all there is
         if causal:
             masks.append(every_pair(operator.le, query_index, key_index))
-        if window is not None:
+        if places is not None:
             masks.append(
                 every_pair(
                     lambda key, query: ops.absolute(key - query) < window, *places

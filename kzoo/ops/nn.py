@@ -161,6 +161,20 @@ def _(graph, x, scale, epsilon):
 
 
 @op
+def offset_rms_norm(x, offset, epsilon):
+    """`rms_norm` with the scale `1 + offset`, computed in float32 at least."""
+    # In bfloat16 the sum would lose most of a small offset.
+    wide = "float32" if "16" in str(x.dtype) else x.dtype
+    scale = keras.ops.cast(offset, wide) + 1.0
+    return ops.cast(rms_norm(ops.cast(x, wide), scale, epsilon), x.dtype)
+
+
+@offset_rms_norm.emits
+def _(graph, x, offset, epsilon):
+    return rms_norm(x, graph.lift(offset) + 1.0, epsilon)
+
+
+@op
 def std_norm(x, gamma, beta, epsilon):
     """`gamma * (x - mean) / (std + epsilon) + beta` over the last axis.
 
@@ -263,6 +277,14 @@ def _(graph, x):
     return graph.node("LogSoftmax", x, axis=-1)
 
 
+def soft_capped(x, cap):
+    """`cap * tanh(x / cap)`: x where it is small, never beyond the cap.
+
+    Paper: Gemma 2, 2024, https://arxiv.org/abs/2408.00118, section 2.
+    """
+    return ops.tanh(x * (1.0 / cap)) * cap
+
+
 def split_heads(x, num_heads):
     """(B, T, N*H) to (B, N, T, H)."""
     batch, length, width = ops.shape(x)
@@ -315,6 +337,7 @@ def attention(
     cache=None,
     index=0,
     similarity=None,
+    soft_cap=None,
     dropout=None,
     return_weights=False,
 ):
@@ -339,6 +362,7 @@ def attention(
         index: int scalar, how many positions of the cache are filled.
         similarity: a function of query (B, N, T, H) and key (B, N, S, H) to scores
             (B, N, T, S), instead of their dot products.
+        soft_cap: bounds the scores, see `soft_capped`; `None` for none.
         dropout: a function applied to the weights.
         return_weights: whether the weights are wanted too.
 
@@ -368,6 +392,8 @@ def attention(
         scores = regrouped(scores, num_heads, length)
     else:
         scores = similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
+    if soft_cap is not None:
+        scores = soft_capped(scores, soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     if mask is not None:
@@ -405,14 +431,17 @@ def _(
     cache=None,
     index=0,
     similarity=None,
+    soft_cap=None,
     dropout=None,
     return_weights=False,
 ):
     split = dict(num_heads=num_heads, num_key_value_heads=num_key_value_heads)
-    if graph.root.opset < 23 or similarity is not None:
+    # Runtimes differ in whether `Attention` caps scores before or behind its mask.
+    if graph.root.opset < 23 or similarity is not None or soft_cap is not None:
         return _decomposed(
             query, key, value, mask, bias, scale=scale, cache=cache,
-            similarity=similarity, return_weights=return_weights, **split,
+            similarity=similarity, soft_cap=soft_cap, return_weights=return_weights,
+            **split,
         )  # fmt: skip
     if causal and cache is None:
         mask = None

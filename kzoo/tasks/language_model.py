@@ -24,12 +24,18 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
     def __init__(self, config, tokenizer=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
         decoder = self.config.decoder
+        if self.config.tie_head and decoder.embedding_dim is not None:
+            raise ValueError(
+                "tie_head=True needs a decoder whose embedding_dim is None: the table "
+                f"has another width. Received: embedding_dim={decoder.embedding_dim}."
+            )
         self.head = LanguageModelHead(
             decoder.vocabulary_size,
             decoder.hidden_dim,
             tied_to=self.decoder.token_embedding if self.config.tie_head else None,
             use_bias=self.config.head_bias,
             scale=self.config.head_scale,
+            soft_cap=self.config.head_soft_cap,
             kernel_initializer=make_initializer(decoder),
             dtype=self.dtype_policy,
             name="head",
