@@ -1,0 +1,207 @@
+"""The tensors of a checkpoint folder, read one by one from mapped files.
+
+Nothing is handed out before everything has been checked: a file that is cut, changed or
+made to harm is a `ValueError` that names it.
+"""
+
+import contextlib
+import json
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from kzoo.checkpoints import safetensors_file
+
+SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"
+_LARGEST_INDEX = 100_000_000  # bytes; as safetensors limits its headers
+# No separators, no "..", no hidden files: a shard lies beside its index.
+_SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class TensorFiles(Mapping):
+    """The tensors of a checkpoint, by name: a read-only mapping to arrays.
+
+    A tensor is read when it is asked for, as an array over the mapped file: it takes
+    memory as its elements are touched and while it is held. Writing to it changes
+    neither the file nor what is read next. It stays valid after `close`.
+
+    Use it as a context manager, or call `close`.
+    """
+
+    def __init__(self, places, files):
+        self._places = places
+        self._files = files
+
+    @property
+    def names(self):
+        """Names of all tensors, a tuple in the files' order."""
+        return tuple(self._places)
+
+    def shape(self, name):
+        """The shape of a tensor, a tuple."""
+        return self._place(name).shape
+
+    def dtype(self, name):
+        """The numpy dtype of a tensor; bfloat16 and float8 are those of `ml_dtypes`."""
+        return self._place(name).dtype
+
+    def path(self, name):
+        """The file that holds a tensor, for messages."""
+        return self._place(name).path
+
+    def read(self, name, start=None, stop=None):
+        """A tensor as an array, or its rows `start:stop` along the first axis.
+
+        Raises:
+            KeyError: no tensor of this name.
+            ValueError: rows of a tensor without axes, or the files have been closed.
+        """
+        return self._place(name).read(start, stop)
+
+    def close(self):
+        """Closes the files. Arrays that were read stay."""
+        self._files.close()
+
+    def _place(self, name):
+        try:
+            return self._places[name]
+        except KeyError:
+            raise KeyError(
+                f"No tensor {name!r} among the {len(self._places)} of this checkpoint."
+            ) from None
+
+    def __getitem__(self, name):
+        return self.read(name)
+
+    def __contains__(self, name):
+        return name in self._places
+
+    def __iter__(self):
+        return iter(self._places)
+
+    def __len__(self):
+        return len(self._places)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def open_tensors(folder):
+    """Opens the weights of a checkpoint folder.
+
+    The first of these that is there: `model.safetensors`,
+    `model.safetensors.index.json` with its shards, `pytorch_model.bin`,
+    `pytorch_model.bin.index.json` with its shards. All is checked, no tensor is read,
+    and no code that a file may hold is run.
+
+    Args:
+        folder: where the files are.
+
+    Returns:
+        `TensorFiles`.
+
+    Raises:
+        FileNotFoundError: no such folder, no weights in it, or a shard is missing.
+        ValueError: a file is damaged, of another format, or holds more than tensors;
+            shards and their index differ; an index leads out of the folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"No folder {folder} with a {SAFETENSORS}.")
+    for name in (SAFETENSORS, TORCH):
+        if (folder / name).exists():
+            return _open({folder / name: None})
+        if (folder / (name + _INDEX)).exists():
+            return _open(_shards(folder, folder / (name + _INDEX)))
+    found = sorted(path.name for path in folder.iterdir())
+    raise FileNotFoundError(
+        f"No weights in {folder}. Expected: {SAFETENSORS} or {TORCH}, or one of them "
+        f"with {_INDEX} and shards. Received: {found[:20]}."
+    )
+
+
+def _open(expected):
+    """Opens files; `expected` is the names of each, or None for whatever it holds."""
+    places = {}
+    with contextlib.ExitStack() as files:
+        for path, names in expected.items():
+            _check_regular(path)
+            file = files.enter_context(open(path, "rb"))
+            found = _read_places(file, path)
+            if names is not None and set(found) != names:
+                raise ValueError(
+                    f"{path} does not hold what its index says. "
+                    f"Missing: {sorted(names - set(found))[:5]}. "
+                    f"Not in the index: {sorted(set(found) - names)[:5]}."
+                )
+            places |= found
+        return TensorFiles(places, files.pop_all())
+
+
+def _read_places(file, path):
+    return safetensors_file.read_places(file, path)
+
+
+def _check_regular(path):
+    mode = path.stat().st_mode  # a FileNotFoundError names the path
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is no regular file.")
+
+
+def _shards(folder, index):
+    """From an index file: a dict from the path of each shard to its tensors' names."""
+    _check_regular(index)
+    if index.stat().st_size > _LARGEST_INDEX:
+        raise ValueError(
+            f"{index} is too large for an index: at most {_LARGEST_INDEX} bytes were "
+            f"expected. Received: {index.stat().st_size}."
+        )
+    try:
+        content = json.loads(
+            index.read_bytes(), object_pairs_hook=safetensors_file.unique
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{index} is no valid JSON: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(
+            f"{index} must hold a 'weight_map' from tensors to their files. "
+            f"Received: {type(content).__name__} with {type(weight_map).__name__}."
+        )
+    shards = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise ValueError(
+                f"{index}: expected the name of a file beside it for {name!r}. "
+                f"Received: {shard!r}."
+            )
+        shards.setdefault(folder / shard, set()).add(name)
+    for path in shards:
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing, which {index} names.")
+        _check_inside(folder, path)
+    return shards
+
+
+def _check_inside(folder, path):
+    """Refuses a link that leaves the folder, but for those of the hub's cache.
+
+    The cache links `snapshots/<commit>/<file>` to `../../blobs/`, and that may be a
+    link to a store that all repositories share.
+    """
+    folder, target = folder.resolve(), path.resolve()
+    allowed = [folder]
+    for parent in (folder, *folder.parents):
+        if parent.parent.name == "snapshots":
+            repository = parent.parent.parent
+            allowed += [repository / "blobs", repository.parent / "blobs"]
+    if not any(target.is_relative_to(root) for root in allowed):
+        raise ValueError(
+            f"{path} is a link that leaves its folder: expected a file in {folder}. "
+            f"Received: {target}."
+        )
