@@ -1,23 +1,30 @@
-"""The tensors of a checkpoint folder, read one by one from mapped files.
+"""The tensors of a checkpoint folder, read one by one from mapped files, and written.
 
 Nothing is handed out before everything has been checked: a file that is cut, changed or
-made to harm is a `ValueError` that names it.
+made to harm is a `ValueError` that names it. What is written takes the place of what
+stood there when it is whole, and not before.
 """
 
 import contextlib
 import json
+import math
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kzoo.checkpoints import safetensors_file
+import numpy as np
+
+from kzoo.checkpoints import safetensors_file, torch_file
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
 _LARGEST_INDEX = 100_000_000  # bytes; as safetensors limits its headers
 # No separators, no "..", no hidden files: a shard lies beside its index.
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WRITTEN = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 
 class TensorFiles(Mapping):
@@ -144,7 +151,8 @@ def _open(expected):
 
 
 def _read_places(file, path):
-    return safetensors_file.read_places(file, path)
+    reader = torch_file if path.suffix == ".bin" else safetensors_file
+    return reader.read_places(file, path)
 
 
 def _check_regular(path):
@@ -205,3 +213,102 @@ def _check_inside(folder, path):
             f"{path} is a link that leaves its folder: expected a file in {folder}. "
             f"Received: {target}."
         )
+
+
+def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
+    """Writes `model.safetensors`, or shards of it with an index.
+
+    One tensor is in memory at a time. A safetensors model that stood in the folder is
+    replaced when all is written, and stays as it was when anything fails.
+
+    Args:
+        folder: made where it is missing.
+        tensors: iterable of (name, shape, dtype, function that gives the array).
+        max_shard_bytes: a file with more is divided; a larger tensor gets its own.
+        metadata: dict of strings; `{"format": "pt"}`, which transformers asks for, by
+            default.
+
+    Returns:
+        list of the paths that were written.
+
+    Raises:
+        ValueError: no tensors, a name that comes twice, a dtype that safetensors does
+            not know, an array that is not what was said of it.
+        OSError: the disk is full, or the like.
+    """
+    folder = Path(folder)
+    metadata = {"format": "pt"} if metadata is None else dict(metadata)
+    shards, sizes = _split(tensors, max_shard_bytes)
+    new_folder = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".saving.", dir=folder))
+    try:
+        for name, shard in shards.items():
+            safetensors_file.write(partial / name, shard, metadata)
+        if len(shards) > 1:
+            names = {tensor: name for name in shards for tensor in shards[name]}
+            index = {
+                "metadata": {"total_size": sum(sizes.values())},
+                "weight_map": dict(sorted(names.items())),
+            }
+            text = json.dumps(index, indent=2) + "\n"
+            (partial / (SAFETENSORS + _INDEX)).write_text(text, encoding="utf-8")
+        return _install(partial, folder)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if new_folder:
+            folder.rmdir()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)  # of a full disk nobody says which
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _split(tensors, max_shard_bytes):
+    """Files to write, a dict of dicts as `safetensors_file.write` takes them."""
+    if max_shard_bytes < 1:
+        raise ValueError(
+            f"max_shard_bytes must be positive. Received: {max_shard_bytes}."
+        )
+    shards, sizes, filled = [], {}, 0
+    for name, shape, dtype, give in tensors:
+        if name in sizes:
+            raise ValueError(f"Tensor {name!r} was given twice.")
+        shape, dtype = tuple(map(int, shape)), np.dtype(dtype)
+        sizes[name] = math.prod(shape) * dtype.itemsize
+        if not shards or filled + sizes[name] > max_shard_bytes and shards[-1]:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = (shape, dtype, give)
+        filled += sizes[name]
+    if not shards:
+        raise ValueError("There must be a tensor to save. Received: none.")
+    if len(shards) == 1:
+        return {SAFETENSORS: shards[0]}, sizes
+    stem, suffix = SAFETENSORS.split(".")
+    return {
+        f"{stem}-{i:05}-of-{len(shards):05}.{suffix}": shard
+        for i, shard in enumerate(shards, start=1)
+    }, sizes
+
+
+def _install(partial, folder):
+    """Moves new files into the folder, and an older model's out of it, or neither."""
+    new = sorted(path.name for path in partial.iterdir())  # the index last
+    old = [path.name for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)]
+    if new == [SAFETENSORS] and set(old) <= {SAFETENSORS}:
+        old = []  # one rename replaces it, so that there always is a model
+    aside = partial / "aside"
+    aside.mkdir()
+    moved = []  # (from, to)
+    try:
+        for source, target, names in ((folder, aside, old), (partial, folder, new)):
+            for name in names:
+                (source / name).replace(target / name)
+                moved.append((source / name, target / name))
+    except BaseException:
+        for source, target in reversed(moved):
+            target.replace(source)
+        raise
+    return [folder / name for name in new]

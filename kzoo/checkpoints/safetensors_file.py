@@ -6,6 +6,8 @@ write, so offsets are read, and headers written, here.
 """
 
 import json
+import math
+import os
 
 import ml_dtypes
 import numpy as np
@@ -85,3 +87,52 @@ def _place(file, path, name, entry, begin):
     dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
     begin += entry["data_offsets"][0]
     return StoredTensor(file, path, name, dtype, shape, begin)
+
+
+def write(path, tensors, metadata):
+    """Writes a safetensors file, one tensor in memory at a time.
+
+    Args:
+        path: of the file.
+        tensors: dict from names to (shape, dtype, function that gives the array).
+        metadata: dict of strings.
+
+    Raises:
+        ValueError: an array is not what was said of it, or no file can hold it.
+    """
+    for name, (_, dtype, _) in tensors.items():
+        if dtype not in _CODES or name == _METADATA:
+            raise ValueError(
+                f"safetensors holds no tensor {name!r} of dtype {dtype}. Expected one "
+                f"of {sorted(map(str, _CODES))}, and not the name {_METADATA}."
+            )
+    # Large elements first, so that each begins at a multiple of its size.
+    order = sorted(tensors, key=lambda name: -tensors[name][1].itemsize)
+    header, end = {_METADATA: metadata}, 0
+    for name in order:
+        shape, dtype, _ = tensors[name]
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": _CODES[dtype],
+            "shape": shape,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _PREFIX)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(_PREFIX, "little") + text)
+        for name in order:
+            shape, dtype, give = tensors[name]
+            array = np.asarray(give())
+            if array.shape != shape or array.dtype != dtype:
+                raise ValueError(
+                    f"Tensor {name!r} should be {dtype} of shape {shape}. "
+                    f"Received: {array.dtype} of shape {array.shape}."
+                )
+            # Bytes, because the buffers of Python know no bfloat16.
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            del array
+        file.flush()
+        os.fsync(file.fileno())  # the data before the name that it will get
+    with open(path, "rb") as file:
+        read_places(file, path)

@@ -87,6 +87,12 @@ class StoredTensor:
         # Each tensor has a map of its own, which goes with its array: pages of tensors
         # that nobody holds count for nobody. Copy on write, so that no consumer of the
         # array has to know that it is not plain memory.
-        data = np.memmap(self.file, np.uint8, "c", self.start, (self.span,))
+        try:
+            data = np.memmap(self.file, np.uint8, "c", self.start, (self.span,))
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path} was closed or has changed while tensor {self.name!r} was "
+                f"to be read: {error}"
+            ) from error
         array = np.ndarray(self.shape, self.dtype, data, strides=self.strides)
         return array if array.flags.aligned else array.copy()
