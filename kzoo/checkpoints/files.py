@@ -20,7 +20,7 @@ import numpy as np
 from kzoo.checkpoints import safetensors_file, torch_file
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"
+INDEX = ".index.json"
 _LARGEST_INDEX = 100_000_000  # bytes; as safetensors limits its headers
 # No separators, no "..", no hidden files: a shard lies beside its index.
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -123,12 +123,12 @@ def open_tensors(folder):
     for name in (SAFETENSORS, TORCH):
         if (folder / name).exists():
             return _open({folder / name: None})
-        if (folder / (name + _INDEX)).exists():
-            return _open(_shards(folder, folder / (name + _INDEX)))
+        if (folder / (name + INDEX)).exists():
+            return _open(_shards(folder, folder / (name + INDEX)))
     found = sorted(path.name for path in folder.iterdir())
     raise FileNotFoundError(
         f"No weights in {folder}. Expected: {SAFETENSORS} or {TORCH}, or one of them "
-        f"with {_INDEX} and shards. Received: {found[:20]}."
+        f"with {INDEX} and shards. Received: {found[:20]}."
     )
 
 
@@ -162,38 +162,48 @@ def _check_regular(path):
 
 
 def _shards(folder, index):
-    """From an index file: a dict from the path of each shard to its tensors' names."""
-    _check_regular(index)
-    if index.stat().st_size > _LARGEST_INDEX:
-        raise ValueError(
-            f"{index} is too large for an index: at most {_LARGEST_INDEX} bytes were "
-            f"expected. Received: {index.stat().st_size}."
-        )
-    try:
-        content = json.loads(
-            index.read_bytes(), object_pairs_hook=safetensors_file.unique
-        )
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{index} is no valid JSON: {error}") from error
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(
-            f"{index} must hold a 'weight_map' from tensors to their files. "
-            f"Received: {type(content).__name__} with {type(weight_map).__name__}."
-        )
+    """From an index: a dict from the path of each shard to its tensors' names."""
     shards = {}
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
-            raise ValueError(
-                f"{index}: expected the name of a file beside it for {name!r}. "
-                f"Received: {shard!r}."
-            )
+    for name, shard in read_index(index).items():
         shards.setdefault(folder / shard, set()).add(name)
     for path in shards:
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing, which {index} names.")
         _check_inside(folder, path)
     return shards
+
+
+def read_index(path):
+    """The index of shards: a dict from tensors to names of files beside the index.
+
+    Raises:
+        ValueError: it is no index, or a file would lie elsewhere.
+    """
+    _check_regular(path)
+    if path.stat().st_size > _LARGEST_INDEX:
+        raise ValueError(
+            f"{path} is too large for an index: at most {_LARGEST_INDEX} bytes were "
+            f"expected. Received: {path.stat().st_size}."
+        )
+    try:
+        content = json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=safetensors_file.unique
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no valid JSON: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(
+            f"{path} must hold a 'weight_map', an object from tensors to their files. "
+            f"Received: {str(weight_map)[:50]}."
+        )
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise ValueError(
+                f"{path}: expected the name of a file beside it for {name!r}. "
+                f"Received: {shard!r}."
+            )
+    return weight_map
 
 
 def _check_inside(folder, path):
@@ -252,17 +262,18 @@ def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
                 "weight_map": dict(sorted(names.items())),
             }
             text = json.dumps(index, indent=2) + "\n"
-            (partial / (SAFETENSORS + _INDEX)).write_text(text, encoding="utf-8")
-        return _install(partial, folder)
+            (partial / (SAFETENSORS + INDEX)).write_text(text, encoding="utf-8")
+        written = _install(partial, folder)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if new_folder:
-            folder.rmdir()
+            with contextlib.suppress(OSError):  # others use it by now
+                folder.rmdir()
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of a full disk nobody says which
         raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    return written
 
 
 def _split(tensors, max_shard_bytes):
