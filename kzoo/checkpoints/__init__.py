@@ -1,0 +1,4 @@
+"""Checkpoints of the world: their files, their tables, and what reads and writes both.
+
+`hub` finds a folder, `files` the tensors in it; neither runs code that a file holds.
+"""

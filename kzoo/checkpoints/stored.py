@@ -1,0 +1,98 @@
+"""One tensor where it lies in a file, read when it is asked for."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+_MOST_AXES = 64  # of a numpy array
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor's place in a file, checked when it is made.
+
+    Args:
+        file: open for reading in binary.
+        path: of the file, for messages.
+        name: of the tensor, for messages.
+        dtype: numpy's, or of `ml_dtypes`.
+        shape: a tuple of lengths.
+        start: of the first element, in bytes from the file's begin.
+        strides: in bytes, an axis each; `None` for a tensor without gaps.
+
+    Raises:
+        ValueError: no numpy array can have this shape.
+    """
+
+    file: BinaryIO
+    path: Path
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    strides: tuple[int, ...] | None = None
+
+    def __post_init__(self):
+        # numpy counts the bytes of an empty array as if lengths of 0 were 1.
+        count = math.prod(length or 1 for length in self.shape)
+        if (
+            len(self.shape) > _MOST_AXES
+            or count * self.dtype.itemsize > np.iinfo(np.intp).max
+        ):
+            raise ValueError(
+                f"{self.path}: tensor {self.name!r} is larger than an array can be. "
+                f"Received: {len(self.shape)} axes, {count} elements."
+            )
+        if self.strides is None:
+            strides, step = [], self.dtype.itemsize
+            for length in reversed(self.shape):
+                strides.append(step)
+                step *= length or 1
+            object.__setattr__(self, "strides", tuple(reversed(strides)))
+
+    @property
+    def nbytes(self):
+        """Bytes of the elements, whether or not some share their place."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def span(self):
+        """Bytes from the first element to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        steps = zip(self.shape, self.strides, strict=True)
+        return sum((n - 1) * s for n, s in steps) + self.dtype.itemsize
+
+    def read(self, start=None, stop=None):
+        """The tensor, or its rows `start:stop`, as an array over the mapped file."""
+        if start is None and stop is None:
+            rows = self
+        elif not self.shape:
+            raise ValueError(f"Tensor {self.name!r} has no axis to read rows of.")
+        else:
+            start, stop, _ = slice(start, stop).indices(self.shape[0])
+            rows = dataclasses.replace(
+                self,
+                shape=(max(0, stop - start), *self.shape[1:]),
+                start=self.start + start * self.strides[0],
+            )
+        return rows._map()
+
+    def _map(self):
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        # Each tensor has a map of its own, which goes with its array: pages of tensors
+        # that nobody holds count for nobody. Copy on write, so that no consumer of the
+        # array has to know that it is not plain memory.
+        try:
+            data = np.memmap(self.file, np.uint8, "c", self.start, (self.span,))
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path} was closed or has changed while tensor {self.name!r} was "
+                f"to be read: {error}"
+            ) from error
+        array = np.ndarray(self.shape, self.dtype, data, strides=self.strides)
+        return array if array.flags.aligned else array.copy()
