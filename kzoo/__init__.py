@@ -29,16 +29,20 @@ _EXPORTS = {
     "TextRegressor": "kzoo.tasks",
     "TokenAutomaton": "kzoo.generation",
     "TokenClassifier": "kzoo.tasks",
+    "from_preset": "kzoo.zoo",
     "load_model": "kzoo.tasks",
     "load_task": "kzoo.tasks",
     "load_tokenizer": "kzoo.tokenizers",
+    "save_hf": "kzoo.zoo",
     "token_saliency": "kzoo.models",
 }
 
 _SUBMODULES = {
+    "checkpoints",
     "config",
     "data",
     "exporters",
+    "families",
     "generation",
     "layers",
     "models",
@@ -47,6 +51,7 @@ _SUBMODULES = {
     "tasks",
     "tokenizers",
     "training",
+    "zoo",
 }
 
 __all__ = sorted(_EXPORTS)

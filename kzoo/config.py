@@ -67,7 +67,7 @@ class RopeScaling(_Config):
 
     Args:
         kind: `"linear"` divides all frequencies by `factor` (Chen et al., 2023,
-            https://arxiv.org/abs/2306.15595); `"llama3"` those of wavelengths above
+            https://arxiv.org/abs/2306.15595); `"bands"` those of wavelengths above
             `original_length / low_frequency_factor` tokens, with a smooth change up to
             `original_length / high_frequency_factor` (Grattafiori et al., 2024,
             https://arxiv.org/abs/2407.21783); `"yarn"` those that turn fewer than
@@ -75,8 +75,8 @@ class RopeScaling(_Config):
             et al., 2023, https://arxiv.org/abs/2309.00071, section 3.2).
         factor: at least 1.
         original_length: how many positions were trained, in tokens; not for "linear".
-        low_frequency_factor: of "llama3".
-        high_frequency_factor: of "llama3", above `low_frequency_factor`.
+        low_frequency_factor: of "bands".
+        high_frequency_factor: of "bands", above `low_frequency_factor`.
         beta_fast: of "yarn", in turns.
         beta_slow: of "yarn", in turns.
         attention_factor: of "yarn": multiplies rotated queries and keys; `None` means
@@ -84,7 +84,7 @@ class RopeScaling(_Config):
         truncate: of "yarn": the ramp's ends are whole dimensions.
     """
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "bands", "yarn"]
     factor: float
     original_length: int | None = None
     low_frequency_factor: float = 1.0
@@ -102,7 +102,7 @@ class RopeScaling(_Config):
             )
         if (self.original_length is None) != (self.kind == "linear"):
             raise ValueError(
-                "RopeScaling.original_length goes with kind='llama3' or 'yarn', and "
+                "RopeScaling.original_length goes with kind='bands' or 'yarn', and "
                 f"has to be given there. Received: kind={self.kind!r}, "
                 f"original_length={self.original_length}."
             )

@@ -449,7 +449,7 @@ def stretched(frequency, i, width, base, scaling):
     if scaling.kind == "linear":
         return frequency / scaling.factor
     wavelength = 2 * math.pi / frequency
-    if scaling.kind == "llama3":
+    if scaling.kind == "bands":
         longest = scaling.original_length / scaling.low_frequency_factor
         shortest = scaling.original_length / scaling.high_frequency_factor
         if wavelength < shortest:

@@ -42,7 +42,7 @@ def rope_scalings(draw):
         return None
     if kind == "linear":
         return RopeScaling(kind=kind, factor=2.0)
-    if kind == "llama3":
+    if kind == "bands":
         return RopeScaling(
             kind=kind,
             factor=draw(st.sampled_from([4.0, 8.0])),

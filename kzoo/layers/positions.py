@@ -88,7 +88,7 @@ def rotary_frequencies(rotary_dim, max_wavelength, scaling=None):
     if scaling.kind == "linear":
         return stretched
     turns = scaling.original_length * frequencies / (2 * np.pi)
-    if scaling.kind == "llama3":
+    if scaling.kind == "bands":
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
         kept = (turns - low) / (high - low)
     else:  # the ramp is over dimensions, not turns

@@ -1,6 +1,5 @@
 """Folders and hf:// addresses, over a cache laid out as huggingface_hub does it."""
 
-import fnmatch
 import json
 
 import httpx2

@@ -1,0 +1,146 @@
+"""Weights from a checkpoint's tensors to a model's variables, and back, one by one."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadReport:
+    """What became of a checkpoint's tensors and a model's variables.
+
+    Args:
+        family: its `model_type`.
+        new: paths of variables that the checkpoint has not: a head that has yet to
+            learn.
+        unused: names of tensors that the task does not need, such as another head's.
+    """
+
+    family: str
+    new: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def load_weights(family, task, variables, tensors, config, tied, may_be_new):
+    """Sets all variables from tensors; nothing is set before all fits.
+
+    Args:
+        family: a `Family`.
+        task: the name of the task's class.
+        variables: by path; each has a `shape` and `assign`.
+        tensors: `kzoo.checkpoints.files.TensorFiles`.
+        config: the `ModelConfig`.
+        tied: the path of the table that is the head, too, or `None`.
+        may_be_new: a function of a path: whether the checkpoint may lack it.
+
+    Returns:
+        A `LoadReport`.
+
+    Raises:
+        ValueError: variables without a tensor, tensors without a meaning, or other
+            shapes; all are named.
+    """
+    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+    missing, wrong, new, used, same = [], [], [], set(), {}
+    planned = []
+    for source in sources:
+        present = [name for name in source.names if name in tensors]
+        own = [shapes[path] for path in source.paths]
+        if not present:
+            for path in source.paths:
+                (new if may_be_new(path) else missing).append(path)
+            continue
+        used |= set(present)
+        same |= dict.fromkeys(present[1:], present[0])
+        if tensors.shape(present[0]) != source.shape(own):
+            if all(map(may_be_new, source.paths)):
+                new += source.paths
+                continue
+            wrong.append(
+                f"{present[0]}: {tensors.shape(present[0])}, expected "
+                f"{source.shape(own)} for {', '.join(source.paths)}"
+            )
+        planned.append((source, present[0], own))
+    for name, other in duplicates.items():
+        if name in tensors:
+            used.add(name)
+            if other in tensors:
+                same[name] = other
+    unused = [name for name in tensors if name not in used]
+    unknown = [name for name in unused if not family.known(name)]
+    wrong += [
+        f"{name} differs from {other}, which should be the same"
+        for name, other in same.items()
+        if not _equal(tensors, name, other)
+    ]
+    if missing or wrong or unknown:
+        raise ValueError(
+            f"The checkpoint does not fit model_type={family.model_type!r}. "
+            f"Variables without a tensor: {sorted(missing)}. Tensors that kzoo does "
+            f"not know: {sorted(unknown)}. Other shapes or values: {sorted(wrong)}."
+        )
+    for source, name, own in planned:
+        arrays = source.split(tensors.read(name), own, _heads(config, source))
+        for path, array in zip(source.paths, arrays, strict=True):
+            variables[path].assign(_for(variables[path], array))
+    return LoadReport(family.model_type, tuple(sorted(new)), tuple(sorted(unused)))
+
+
+def tensors_of(family, task, variables, config, tied, with_prefix=True):
+    """A model's weights as `save_tensors` takes them, under the checkpoint's names.
+
+    Args:
+        family: a `Family`.
+        task: the name of the task's class.
+        variables: functions that give numpy arrays, with `shape` and `dtype`, by path.
+        config: the `ModelConfig`.
+        tied: the path of the table that is the head, too, or `None`.
+        with_prefix: whether the stacks' names have the family's prefix.
+
+    Returns:
+        A list of (name, shape, dtype, function that gives the array).
+
+    Raises:
+        ValueError: the family has no name for a weight.
+    """
+    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    try:
+        sources, _ = family.sources(task, config, shapes, tied, with_prefix)
+    except KeyError as error:
+        raise ValueError(
+            f"{error.args[0]} It cannot be saved as this family."
+        ) from None
+    tensors = []
+    for source in sources:
+        own = [shapes[path] for path in source.paths]
+
+        def array(source=source):
+            arrays = [variables[path].read() for path in source.paths]
+            return source.join(arrays, _heads(config, source))
+
+        dtype = variables[source.paths[0]].dtype
+        tensors.append((source.names[0], source.shape(own), dtype, array))
+    return tensors
+
+
+def _heads(config, source):
+    stack = source.paths[0].split("/")[0]
+    return (getattr(config, stack, None) or config.decoder or config.encoder).num_heads
+
+
+def _equal(tensors, a, b):
+    if tensors.shape(a) != tensors.shape(b):
+        return False
+    return np.array_equal(tensors.read(a), tensors.read(b))
+
+
+def _for(variable, array):
+    """`array` in the variable's dtype: a cast here holds no second copy in float32."""
+    dtype = variable.dtype
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16
+    return np.ascontiguousarray(array).astype(dtype, copy=False)

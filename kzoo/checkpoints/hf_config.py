@@ -1,0 +1,361 @@
+"""Rules between the keys of a `config.json` and the fields of a `ModelConfig`.
+
+A rule reads the keys that it names and gives fields; it also writes the keys that give
+these fields. Fields are named as in `ModelConfig` or `StackConfig`; one of a stack
+alone as `encoder.num_layers`, else it is that of all stacks.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from kzoo.config import RopeScaling
+
+REQUIRED = object()
+
+# Names of activations that compute what kzoo's do; the first ones are written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "gelu_new": "gelu_tanh",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "linear": "linear",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+
+
+class Unsupported(ValueError):
+    """A checkpoint asks for what kzoo does not compute."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key that is one field.
+
+    Args:
+        name: of the key.
+        field: that it gives; several, separated by spaces, are given the same.
+        default: where the key is left out; by default it must be there.
+        values: from the key's values to the field's, where these differ.
+    """
+
+    name: str
+    field: str
+    default: Any = REQUIRED
+    values: Mapping | None = None
+
+    @property
+    def names(self):
+        """The keys that are read."""
+        return (self.name,)
+
+    def read(self, keys):
+        """Fields of keys."""
+        value = keys.get(self.name, self.default)
+        if value is REQUIRED:
+            raise Unsupported(f"config.json lacks {self.name!r}, which is needed.")
+        if self.values is not None:
+            if value not in self.values:
+                raise Unsupported(
+                    f"{self.name}={value!r} is not supported. "
+                    f"Supported: {list(self.values)}."
+                )
+            value = self.values[value]
+        return dict.fromkeys(self.field.split(), value)
+
+    def write(self, field_of):
+        """Keys of fields."""
+        values = {repr(field_of(field)): field_of(field) for field in self._fields}
+        if len(values) > 1:
+            raise Unsupported(
+                f"{self.name} is one number for {self.field}. Received: {list(values)}."
+            )
+        (value,) = values.values()
+        if self.values is not None:
+            inverse = {own: theirs for theirs, own in reversed(self.values.items())}
+            if value not in inverse:
+                raise Unsupported(
+                    f"{self.field}={value!r} has no {self.name}. It can be one of "
+                    f"{list(inverse)}."
+                )
+            value = inverse[value]
+        return {self.name: value}
+
+    @property
+    def _fields(self):
+        return self.field.split()
+
+
+def activation(name, default=REQUIRED, field="activation"):
+    """The `Key` of an activation."""
+    return Key(name, field, default, ACTIVATIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Only:
+    """A key of which kzoo knows some values alone: others are refused by name."""
+
+    name: str
+    value: Any  # also where the key is left out, and what is written
+    others: tuple = ()
+
+    @property
+    def names(self):
+        """The keys that are read."""
+        return (self.name,)
+
+    def read(self, keys):
+        """No fields; raises where the value is another."""
+        value = keys.get(self.name, self.value)
+        if value not in (self.value, *self.others):
+            raise Unsupported(
+                f"{self.name}={value!r} is not supported. "
+                f"Supported: {[self.value, *self.others]}."
+            )
+        return {}
+
+    def write(self, field_of):
+        """The key."""
+        return {self.name: self.value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Keys and fields that two functions relate.
+
+    Args:
+        names: keys that are read.
+        reads: a function of a dict of all keys, to a dict of fields.
+        writes: a function of a function from a field's name to its value, to a dict of
+            keys.
+    """
+
+    names: tuple[str, ...]
+    reads: Any
+    writes: Any
+
+    def read(self, keys):
+        """Fields of keys."""
+        return self.reads(keys)
+
+    def write(self, field_of):
+        """Keys of fields."""
+        return self.writes(field_of)
+
+
+def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_id"):
+    """The rule of special tokens, with what they are where keys are left out.
+
+    A checkpoint may name no padding, or the end as padding, which kzoo's masks cannot
+    have: then it is the last id. A tokenizer knows better which id no text has.
+
+    Args:
+        pad: id of padding, where the config names none; so for the next three.
+        start: id of the decoder's first input.
+        end: id of the end.
+        mask: id of the mask token, which no config names.
+        start_key: the key of the first input's id.
+    """
+
+    def read(keys):
+        size = keys["vocab_size"]
+        ends = keys.get("eos_token_id", end)
+        ends = [*ends] if isinstance(ends, list) else [ends]
+        first = keys.get(start_key, start)
+        first = start if first is None else first
+        last = end if ends[0] is None else ends[0]
+        if last is None:  # a base model of ids alone
+            last = first if first is not None else 0
+        first = last if first is None else first
+        padding = keys.get("pad_token_id", pad)
+        padding = pad if padding is None else padding
+        free = [i for i in (size - 1, size - 2) if i != last]
+        if padding is None or padding == last or not 0 <= padding < size:
+            padding = free[0]
+        inside = {"end_token_id": min(last, size - 1), "start_token_id": first}
+        if inside["end_token_id"] == padding:
+            inside["end_token_id"] = next(i for i in range(size) if i != padding)
+        inside["start_token_id"] = min(first, size - 1)
+        guess = None if mask is None else min(mask, size - 1)
+        if guess == padding:
+            guess = next(i for i in range(size) if i != padding)
+        return {"pad_token_id": padding, "mask_token_id": guess, **inside}
+
+    def write(field_of):
+        return {
+            "pad_token_id": field_of("pad_token_id"),
+            start_key: field_of("start_token_id"),
+            "eos_token_id": field_of("end_token_id"),
+        }
+
+    return Rule(("pad_token_id", start_key, "eos_token_id"), read, write)
+
+
+def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""):
+    """The rule of rotary positions: one kind for all layers.
+
+    It reads `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have
+    them.
+
+    Args:
+        theta: the base, where it is left out.
+        part: older key of the share of a head that rotates.
+        parted: its default is not 1 but this number.
+        prefix: of the fields.
+    """
+    share = parted or 1.0
+
+    def read(keys):
+        rope = dict(keys.get("rope_parameters") or {})
+        rope |= keys.get("rope_scaling") or {}
+        base = rope.pop("rope_theta", None) or keys.get("rope_theta")
+        base = base or keys.get("rotary_emb_base") or theta
+        rotates = rope.pop("partial_rotary_factor", None)
+        rotates = keys.get(part) if rotates is None else rotates
+        rotates = share if rotates is None else rotates
+        width = keys.get("head_dim") or keys["hidden_size"] // keys[_HEADS]
+        turned = int(width * rotates)
+        return {
+            "rope_max_wavelength": float(base),
+            "rotary_dim": None if turned == width else turned,
+            "rope_scaling": rope_scaling(rope, keys),
+        }
+
+    def write(field_of):
+        scaling = field_of("rope_scaling")
+        rope = {"rope_theta": field_of("rope_max_wavelength"), **written(scaling)}
+        width, turned = field_of("head_dim"), field_of("rotary_dim")
+        if turned is not None or parted:
+            rope["partial_rotary_factor"] = (turned or width) / width
+        return {"rope_parameters": rope}
+
+    names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
+    return Rule(names, read, write)
+
+
+_HEADS = "num_attention_heads"
+
+
+def rope_scaling(rope, keys):
+    """A `RopeScaling` of a dict as files have it, or `None`.
+
+    Raises:
+        Unsupported: a kind, or a key, that kzoo does not know.
+    """
+    rope = dict(rope)
+    kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
+    rope.pop("type", None)
+    length = rope.pop("original_max_position_embeddings", None)
+    length = keys.get("original_max_position_embeddings") or length
+    length = length or keys.get("max_position_embeddings")
+    if kind == "default":
+        fields = {}
+    elif kind == "linear":
+        fields = dict(factor=float(rope.pop("factor")))
+    elif kind == "llama3":
+        fields = dict(
+            factor=float(rope.pop("factor")),
+            original_length=length,
+            low_frequency_factor=float(rope.pop("low_freq_factor")),
+            high_frequency_factor=float(rope.pop("high_freq_factor")),
+        )
+    elif kind == "yarn":
+        factor = rope.pop("factor") or keys["max_position_embeddings"] / length
+        scales = [rope.pop("mscale", None), rope.pop("mscale_all_dim", None)]
+        attention = rope.pop("attention_factor", None)
+        if attention is None and all(scales):
+            first, second = (0.1 * scale * math.log(factor) + 1.0 for scale in scales)
+            attention = first / second if factor > 1 else 1.0
+        fields = dict(
+            factor=float(factor),
+            original_length=length,
+            beta_fast=float(rope.pop("beta_fast", None) or 32),
+            beta_slow=float(rope.pop("beta_slow", None) or 1),
+            attention_factor=attention,
+            truncate=rope.pop("truncate", True),
+        )
+    else:
+        raise Unsupported(
+            f"rope_type={kind!r} is not supported. "
+            "Supported: 'default', 'linear', 'llama3', 'yarn'."
+        )
+    if rope:
+        raise Unsupported(
+            f"The {kind!r} rope parameters {sorted(rope)} are not supported."
+        )
+    own = {"llama3": "bands"}.get(kind, kind)
+    return RopeScaling(kind=own, **fields) if fields else None
+
+
+def written(scaling):
+    """The dict that `rope_scaling` reads."""
+    if scaling is None:
+        return {"rope_type": "default"}
+    kind = {"bands": "llama3"}.get(scaling.kind, scaling.kind)
+    values = {"rope_type": kind, "factor": scaling.factor}
+    if scaling.kind != "linear":
+        values["original_max_position_embeddings"] = scaling.original_length
+    if scaling.kind == "bands":
+        values["low_freq_factor"] = scaling.low_frequency_factor
+        values["high_freq_factor"] = scaling.high_frequency_factor
+    if scaling.kind == "yarn":
+        values |= {
+            name: getattr(scaling, name)
+            for name in ("beta_fast", "beta_slow", "attention_factor", "truncate")
+        }
+    return values
+
+
+def window(key="sliding_window", types=None, read_types=None):
+    """The rule of windows: all layers have one, or those that `layer_types` names.
+
+    Args:
+        key: of the window's length.
+        types: a function of a dict of all keys, to the list of the layers' types where
+            `layer_types` is left out; `None` where all have the window.
+        read_types: keys that `types` reads.
+    """
+
+    def read(keys):
+        length = keys.get(key)
+        kinds = keys.get("layer_types")
+        if kinds is None:
+            number = keys["num_hidden_layers"]
+            kinds = types(keys) if types else ["sliding_attention"] * number
+        unknown = set(kinds) - {"sliding_attention", "full_attention"}
+        if unknown:
+            raise Unsupported(
+                f"layer_types {sorted(unknown)} are not supported. Supported: "
+                "'sliding_attention', 'full_attention'."
+            )
+        layers = tuple(i for i, k in enumerate(kinds) if k == "sliding_attention")
+        if length is None or not layers:
+            return {"attention_window": None, "windowed_layers": None}
+        every = len(layers) == len(kinds)
+        return {
+            "attention_window": length,
+            "windowed_layers": None if every else layers,
+        }
+
+    def write(field_of):
+        length, layers = field_of("attention_window"), field_of("windowed_layers")
+        number = field_of("num_layers")
+        if types is None:
+            if layers is not None:
+                raise Unsupported("All layers have the window, or none.")
+            return {key: length}
+        if length is None:
+            layers = ()
+        kinds = [
+            "sliding_attention" if layers is None or i in layers else "full_attention"
+            for i in range(number)
+        ]
+        return {key: length, "layer_types": kinds}
+
+    return Rule((key, "layer_types", *(read_types or ())), read, write)

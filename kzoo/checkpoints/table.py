@@ -1,0 +1,484 @@
+"""What a family is: rules for its config, a table of its weights' names, its heads.
+
+A table's left column are kzoo's paths, as ARCHITECTURE.md has them: of layers, such as
+`decoder/layer_{i}/self_attention/query`, or of one variable. The right column are the
+checkpoint's modules, whose `weight` and `bias` follow from the variables.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.config import ModelConfig, StackConfig
+
+# A variable's last name, and that of the checkpoint's tensor.
+LEAVES = {
+    "kernel": "weight",
+    "bias": "bias",
+    "gamma": "weight",
+    "beta": "bias",
+    "scale": "weight",
+    "embeddings": "weight",
+}
+# Keys that say nothing about what a model computes.
+IRRELEVANT = {
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "dtype",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "is_encoder_decoder",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "model_type",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "problem_type",
+    "return_dict",
+    "return_dict_in_generate",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_bfloat16",
+    "use_cache",
+    # Of training and of searches: what generation_config.json says holds.
+    "begin_suppress_tokens",
+    "bad_words_ids",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_scores",
+    "prefix",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "sep_token_id",
+    "suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+}
+# Keys of which every family knows one value.
+_ONLY = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+# Fields that change training alone; a checkpoint need not be able to say them.
+_TRAINING = {
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "initializer",
+    "initializer_range",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ByHead:
+    """A module whose outputs are head by head: query, key, value of one, then the next.
+
+    Args:
+        name: of the module.
+    """
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    """One tensor by its whole name, in the order of the variable's numbers.
+
+    Args:
+        name: of the tensor.
+        shape: of the tensor, where it is not the variable's: -1 for its length.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A module whose name depends on a field of its stack.
+
+    Args:
+        field: of `StackConfig`.
+        names: by the field's value.
+    """
+
+    field: str
+    names: Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A head of a family.
+
+    Args:
+        architecture: the class that a `config.json` names for it.
+        modules: the table's rows of the head, with whole names.
+        options: arguments of the task, fixed for the family.
+        rules: as a family's, for arguments of the task.
+        duplicates: tensors that repeat others, by the others' names.
+    """
+
+    architecture: str
+    modules: Mapping = dataclasses.field(default_factory=dict)
+    options: Mapping = dataclasses.field(default_factory=dict)
+    rules: tuple = ()
+    duplicates: Mapping = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """All that kzoo knows of a family of checkpoints.
+
+    Modules that stand behind one name are stored as one tensor, in the table's order.
+    A tuple of names says that a tensor may be stored under each of them, and is written
+    under the first one.
+
+    Args:
+        model_type: what `config.json` names.
+        architecture: as `ModelConfig.architecture`.
+        fixed: fields that all its models have.
+        rules: the others, see `kzoo.checkpoints.hf_config`.
+        modules: the table of the stacks, with names as in a model without a head.
+        heads: a `Head` by the task's class; the first one is the default.
+        prefix: of the stacks' names in a model with a head.
+        tokenizer: the kind of its tokenizer, where there is no `tokenizer.json`.
+        irrelevant: more keys that say nothing about what a model computes.
+        ignored: regular expressions of tensors that hold no weights, or those of heads
+            that kzoo has not.
+        kernels_in_out: kernels are stored as kzoo has them, (inputs, outputs).
+        checks: functions of all keys that raise `Unsupported`.
+    """
+
+    model_type: str
+    architecture: str
+    fixed: Mapping
+    rules: tuple
+    modules: Mapping
+    heads: Mapping
+    prefix: str = ""
+    tokenizer: str = "sentencepiece"
+    irrelevant: frozenset | set = frozenset()
+    ignored: tuple[str, ...] = ()
+    kernels_in_out: bool = False
+    checks: tuple = ()
+
+    @property
+    def stacks(self):
+        """Names of the stacks."""
+        return {
+            "encoder": ("encoder",),
+            "decoder": ("decoder",),
+            "encoder_decoder": ("encoder", "decoder"),
+        }[self.architecture]
+
+    def read_config(self, keys):
+        """The `ModelConfig` of the keys of a `config.json`.
+
+        Raises:
+            Unsupported: a key that is not known, or a value that kzoo cannot compute.
+        """
+        known = set(IRRELEVANT) | set(self.irrelevant) | set(_ONLY)
+        for rule in self._all_rules():
+            known |= set(rule.names)
+        unknown = sorted(set(keys) - known)
+        if unknown:
+            shown = {name: keys[name] for name in unknown}
+            raise Unsupported(
+                f"config.json has keys that kzoo does not know for model_type="
+                f"{self.model_type!r}, so it might compute something else: {shown}."
+            )
+        for name, value in _ONLY.items():
+            if keys.get(name, value) not in (value, None):
+                raise Unsupported(f"{name}={keys[name]!r} is not supported.")
+        for check in self.checks:
+            check(keys)
+        fields = dict(self.fixed)
+        for rule in self.rules:
+            fields |= rule.read(keys)
+        own = {field.name for field in dataclasses.fields(ModelConfig)}
+        model = {name: value for name, value in fields.items() if name in own}
+        shared = {n: v for n, v in fields.items() if n not in own and "." not in n}
+        for stack in self.stacks:
+            special = {
+                name.removeprefix(f"{stack}."): value
+                for name, value in fields.items()
+                if name.startswith(f"{stack}.")
+            }
+            decoder = stack == "decoder"
+            model[stack] = StackConfig(
+                **{
+                    "causal": decoder,
+                    "cross_attention": decoder and len(self.stacks) == 2,
+                    **shared,
+                    **special,
+                }
+            )
+        return ModelConfig(**model)
+
+    def write_config(self, config):
+        """The keys of a `config.json` that `read_config` reads as this config.
+
+        Raises:
+            Unsupported: the family cannot say what the config asks for.
+        """
+        if config.architecture != self.architecture:
+            raise Unsupported(
+                f"model_type={self.model_type!r} is of architecture "
+                f"{self.architecture!r}. Received: {config.architecture!r}."
+            )
+
+        def field_of(name):
+            stack, _, field = name.rpartition(".")
+            if stack:
+                return getattr(getattr(config, stack), field)
+            if hasattr(config, field):
+                return getattr(config, field)
+            values = [getattr(getattr(config, name), field) for name in self.stacks]
+            if values.count(values[0]) != len(values):
+                raise Unsupported(
+                    f"model_type={self.model_type!r} has one {field} for both stacks. "
+                    f"Received: {values}."
+                )
+            return values[0]
+
+        keys = {"model_type": self.model_type}
+        for rule in self.rules:
+            keys |= rule.write(field_of)
+        again = self.read_config(keys)
+        different = _differences(config, again)
+        if different:
+            raise Unsupported(
+                f"model_type={self.model_type!r} cannot say {different} "
+                "(what the model has, what would be read)."
+            )
+        return keys
+
+    def head_options(self, task, keys):
+        """Arguments of a task of this family, but those of its labels."""
+        head = self.heads.get(task)
+        if head is None:
+            return {}
+        options = dict(head.options)
+        for rule in head.rules:
+            options |= rule.read(keys)
+        return options
+
+    def sources(self, task, config, shapes, tied, with_prefix=True):
+        """Where the variables of a task lie in a checkpoint.
+
+        Args:
+            task: the name of the task's class.
+            config: the `ModelConfig`.
+            shapes: the shape of each variable, by its path.
+            tied: the path of the table that is the head, too, or `None`.
+            with_prefix: whether the stacks' names have the family's prefix.
+
+        Returns:
+            A list of `Source`, and the names of tensors that repeat others, by name.
+
+        Raises:
+            KeyError: a variable has no row in the table.
+        """
+        head = self.heads.get(task, Head(""))
+        prefix = self.prefix if with_prefix else ""
+        rows = {**self.modules, **head.modules}
+        order = {module: place for place, module in enumerate(rows)}
+        found = {}
+        for path in shapes:
+            row, names, place = self._row(rows, order, path, head, prefix, config)
+            found.setdefault((names, type(row)), []).append((place, path, row))
+        sources = []
+        for (names, _), members in found.items():
+            members.sort(key=lambda member: member[0])
+            sources.append(
+                Source(
+                    names,
+                    tuple(path for _, path, _ in members),
+                    members[0][2],
+                    self.kernels_in_out,
+                )
+            )
+        duplicates = {
+            _with(prefix, a) if a[0] == "^" else a: _with(prefix, b)
+            if b[0] == "^"
+            else b
+            for a, b in head.duplicates.items()
+        }
+        if tied is not None:
+            table = next(s.names[0] for s in sources if tied in s.paths)
+            for path in ("head/kernel", "head/output/kernel"):
+                module = head.modules.get(path.rpartition("/")[0])
+                if module is not None and path not in shapes:
+                    duplicates[f"{module}.weight"] = table
+        return sources, duplicates
+
+    def known(self, name):
+        """Whether a tensor that no variable needs is one of another head's, or none."""
+        if any(re.fullmatch(pattern, name) for pattern in self.ignored):
+            return True
+        for head in self.heads.values():
+            for row in head.modules.values():
+                module = row.name if isinstance(row, Raw | ByHead) else row
+                module = module.removeprefix("^")
+                if name.removeprefix(self.prefix).startswith(
+                    (module, module.removeprefix(self.prefix))
+                ):
+                    return True
+            if name in head.duplicates:
+                return True
+        return False
+
+    def _all_rules(self):
+        yield from self.rules
+        for head in self.heads.values():
+            yield from head.rules
+
+    def _row(self, rows, order, path, head, prefix, config):
+        """The row of a variable, the names of its tensor, and the row's place."""
+        module, _, leaf = path.rpartition("/")
+        number = re.search(r"/layer_(\d+)/", path)
+        i = number and number[1]
+        for key in (path, module):
+            template = re.sub(r"/layer_\d+/", "/layer_{i}/", key)
+            if template in rows:
+                break
+        else:
+            raise KeyError(f"{self.model_type} has no row for {path}.")
+        row, own = rows[template], template not in head.modules
+        if isinstance(row, Choice):
+            row = row.names[getattr(getattr(config, path.split("/")[0]), row.field)]
+        each = row if isinstance(row, tuple) else (row,)
+        names = []
+        for one in each:
+            name = one if isinstance(one, str) else one.name
+            name = name.replace("{i}", i or "")
+            if not isinstance(one, Raw):
+                name = f"{name}.{LEAVES[leaf]}"
+            # A head's row with "^" is a module of the stacks, such as a pooler.
+            names.append(_with(prefix, name) if own or name[0] == "^" else name)
+        return each[0], tuple(names), order[template]
+
+
+def _with(prefix, name):
+    return prefix + name.removeprefix("^")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The tensor of one variable, or of several behind one another.
+
+    Args:
+        names: that it may have; the first one is written.
+        paths: of the variables.
+        row: the table's entry.
+        kernels_in_out: see `Family`.
+    """
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+    row: object
+    kernels_in_out: bool
+
+    def split(self, array, shapes, num_heads):
+        """The variables' arrays, of the tensor's.
+
+        Args:
+            array: the tensor, a numpy array.
+            shapes: of the variables, tuples in the order of `paths`.
+            num_heads: of the stack, where the outputs are head by head.
+
+        Raises:
+            ValueError: the tensor has another shape than these need.
+        """
+        expected = self.shape(shapes)
+        if tuple(array.shape) != expected:
+            raise ValueError(f"{tuple(array.shape)}, expected {expected}")
+        if isinstance(self.row, Raw):
+            return [array.reshape(shapes[0])]
+        if self._is_kernel and not self.kernels_in_out:
+            array = array.T
+        if isinstance(self.row, ByHead):
+            parts = array.reshape(*array.shape[:-1], num_heads, len(shapes), -1)
+            return [parts[..., k, :].reshape(shape) for k, shape in enumerate(shapes)]
+        arrays, first = [], 0
+        for shape in shapes:
+            arrays.append(array[..., first : first + shape[-1]])
+            first += shape[-1]
+        return arrays
+
+    def join(self, arrays, num_heads):
+        """The tensor of the variables' arrays: what `split` takes apart."""
+        import numpy as np
+
+        if isinstance(self.row, Raw):
+            return arrays[0].reshape(self.shape([arrays[0].shape]))
+        if isinstance(self.row, ByHead):
+            parts = [a.reshape(*a.shape[:-1], num_heads, -1) for a in arrays]
+            array = np.stack(parts, axis=-2).reshape(*arrays[0].shape[:-1], -1)
+        elif len(arrays) > 1:
+            array = np.concatenate(arrays, axis=-1)
+        else:
+            (array,) = arrays
+        if self._is_kernel and not self.kernels_in_out:
+            array = array.T
+        return np.ascontiguousarray(array)
+
+    def shape(self, shapes):
+        """The tensor's shape, of the variables'."""
+        if isinstance(self.row, Raw):
+            if self.row.shape is None:
+                return tuple(shapes[0])
+            return tuple(shapes[0][-1] if n == -1 else n for n in self.row.shape)
+        whole = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+        if self._is_kernel and not self.kernels_in_out:
+            return whole[::-1]
+        return whole
+
+    @property
+    def _is_kernel(self):
+        return self.paths[0].endswith("/kernel")
+
+
+def _differences(config, again):
+    """Fields of two configs that compute differently, with both values."""
+    found = {}
+    for field in dataclasses.fields(ModelConfig):
+        a, b = getattr(config, field.name), getattr(again, field.name)
+        if isinstance(a, StackConfig) and isinstance(b, StackConfig):
+            for own in dataclasses.fields(StackConfig):
+                pair = getattr(a, own.name), getattr(b, own.name)
+                if own.name not in _TRAINING and pair[0] != pair[1]:
+                    found[f"{field.name}.{own.name}"] = pair
+        elif a != b and field.name != "mask_token_id":
+            found[field.name] = (a, b)
+    return found

@@ -1,0 +1,243 @@
+"""`from_preset`: a checkpoint's folder as a task; `save_hf`: a task as a folder."""
+
+import json
+import warnings
+from pathlib import Path
+
+import keras
+
+from kzoo import tasks
+from kzoo.checkpoints.engine import load_weights, tensors_of
+from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.checkpoints.hub import local_folder
+from kzoo.families import MODULES, family_of
+from kzoo.tasks.task import CONFIG_FILE, load_task
+
+# A task's short name, and its class.
+TASKS = {
+    "causal_lm": "CausalLM",
+    "masked_lm": "MaskedLM",
+    "pair_scorer": "PairScorer",
+    "question_answering": "QuestionAnswering",
+    "sentence_embedder": "SentenceEmbedder",
+    "seq2seq_lm": "Seq2SeqLM",
+    "text_classifier": "TextClassifier",
+    "text_regressor": "TextRegressor",
+    "token_classifier": "TokenClassifier",
+}
+_LABELLED = ("TextClassifier", "TokenClassifier")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
+
+
+def from_preset(
+    source,
+    task=None,
+    dtype=None,
+    *,
+    revision=None,
+    token=None,
+    tokenizer=None,
+    **options,
+):
+    """A task with the weights of a checkpoint.
+
+    Args:
+        source: a folder that `save_folder` wrote, or one in Hugging Face's layout; or
+            `hf://owner/name@revision`, which huggingface_hub loads and keeps.
+        task: a key of `TASKS`, such as `"text_classifier"`; by default what the
+            checkpoint was made for.
+        dtype: of the weights and what is computed, such as `"bfloat16"`, or a Keras
+            policy; `"auto"` is the checkpoint's. `None` means Keras's, float32.
+        revision: of a repository, instead of `@revision`.
+        token: for a repository that needs one.
+        tokenizer: instead of the checkpoint's.
+        **options: arguments of the task, such as `num_classes`, `labels`, `max_length`;
+            they win over the checkpoint's.
+
+    Returns:
+        The task. `loaded` says which variables are new (a head that the checkpoint
+        lacks, with a warning) and which tensors were not needed.
+
+    Raises:
+        ValueError: an unknown task or family; a key of the config that kzoo does not
+            know, or cannot compute; weights that do not fit, all of them named.
+        FileNotFoundError: no such folder, or a file is missing in it.
+    """
+    folder = Path(local_folder(source, revision=revision, token=token))
+    keys = read_json(folder / CONFIG_FILE)
+    if "model_type" not in keys:
+        if task is not None and TASKS.get(task) != keys.get("task"):
+            raise ValueError(
+                f"{folder} holds a kzoo {keys.get('task')}, so task must be left out. "
+                f"Received: {task!r}. See `load_encoder` to start another from it."
+            )
+        return load_task(folder)
+    try:
+        family = family_of(keys["model_type"])
+        config = family.read_config(keys)
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
+    name = _task_name(family, task, keys)
+    if tokenizer is None:
+        tokenizer = _tokenizer(folder, family.tokenizer)
+    given = options
+    options = {**family.head_options(name, keys), **_labels(name, keys), **given}
+    if "num_classes" in given:
+        options.pop("labels", None)
+    with open_tensors(folder) as tensors:
+        if dtype == "auto":
+            dtype = _dtype(tensors)
+        made = getattr(tasks, name)(config, tokenizer=tokenizer, dtype=dtype, **options)
+        made.loaded = load_weights(
+            family,
+            name,
+            made.named_variables(),
+            tensors,
+            made.config,
+            _tied(made),
+            lambda path: path.startswith("head/"),
+        )
+    if made.loaded.new:
+        warnings.warn(
+            f"{source} has no weights for {list(made.loaded.new)}: they are new, and "
+            "have to be trained.",
+            stacklevel=2,
+        )
+    return made
+
+
+def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
+    """Writes a task in Hugging Face's layout, for transformers, vLLM and others.
+
+    Args:
+        task: a kzoo task.
+        folder: made when missing.
+        family: a `model_type`; by default that of the checkpoint that it was loaded
+            from, or the first one that can say its config.
+        max_shard_bytes: of a file of weights; more are written beside it.
+
+    Returns:
+        The `model_type`.
+
+    Raises:
+        ValueError: no family, or not this one, can say the config or has the head;
+            nothing is written.
+    """
+    name = type(task).__name__
+    loaded = getattr(task, "loaded", None)
+    family = family or (loaded and loaded.family)
+    reasons = {}
+    for candidate in [family] if family else MODULES:
+        described = family_of(candidate)
+        try:
+            if name not in described.heads:
+                raise Unsupported(f"kzoo knows no head of {name} there.")
+            keys = described.write_config(task.config)
+            break
+        except ValueError as error:
+            reasons[candidate] = str(error)
+    else:
+        raise ValueError(f"{task.name} cannot be saved as {reasons}.")
+    head = described.heads[name]
+    variables = {
+        path: _Read(variable) for path, variable in task.named_variables().items()
+    }
+    tensors = tensors_of(
+        described, name, variables, task.config, _tied(task), task.head is not None
+    )
+    keys |= {"architectures": [head.architecture], "dtype": task.variable_dtype}
+    labels = getattr(task, "labels", None)
+    if name in _LABELLED:
+        labels = labels or [f"LABEL_{i}" for i in range(task.num_classes)]
+        keys["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        keys["label2id"] = {label: i for i, label in enumerate(labels)}
+    for rule in head.rules:
+        keys |= rule.write(lambda field: getattr(task, field))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tensors(folder, tensors, max_shard_bytes)
+    (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+    if task.tokenizer is not None:
+        from kzoo.tokenizers import save_pretrained_tokenizer
+
+        save_pretrained_tokenizer(task.tokenizer, folder)
+    return described.model_type
+
+
+class _Read:
+    """A variable as `tensors_of` reads it."""
+
+    def __init__(self, variable):
+        self.variable, self.shape = variable, tuple(variable.shape)
+        self.dtype = keras.backend.standardize_dtype(variable.dtype)
+
+    def read(self):
+        return keras.ops.convert_to_numpy(self.variable)
+
+
+def read_json(path):
+    """The object of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: not an object of JSON; the file is named.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise ValueError(
+            f"{path} must hold an object. Received: {type(keys).__name__}."
+        )
+    return keys
+
+
+def _task_name(family, task, keys):
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
+    if task is not None:
+        return TASKS[task]
+    named = keys.get("architectures") or []
+    for name, head in family.heads.items():
+        if head.architecture in named:
+            return name
+    return next(iter(family.heads))
+
+
+def _tokenizer(folder, kind):
+    """The folder's tokenizer; `None` where it has no file of one."""
+    if not any(list(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        return None
+    from kzoo.tokenizers import load_pretrained_tokenizer
+
+    return load_pretrained_tokenizer(folder, kind)
+
+
+def _labels(name, keys):
+    """Labels of the config, where the task has some."""
+    if name not in _LABELLED:
+        return {}
+    labels = keys.get("id2label")
+    if not labels:
+        return {"num_classes": keys.get("num_labels") or 2}
+    return {"labels": [labels[str(i)] for i in range(len(labels))]}
+
+
+def _tied(task):
+    """The path of the table that is the head, too."""
+    if not task.config.tie_head:
+        return None
+    table = (task.decoder or task.encoder).token_embedding.embeddings
+    own = task.named_variables()
+    return next((path for path, variable in own.items() if variable is table), None)
+
+
+def _dtype(tensors):
+    found = {tensors.dtype(name).name for name in tensors}
+    return next(
+        (d for d in ("float32", "bfloat16", "float16") if d in found), "float32"
+    )

@@ -1,0 +1,103 @@
+"""Every family computes what transformers does: a row a family and head.
+
+The numbers of transformers are in `tests/golden/families/`, the weights follow from
+their names; so this needs neither torch nor a network.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import kzoo
+from tests.harness import to_numpy
+from tests.parity.reference import GOLDEN, NEW_TOKENS, batch, sides
+from tests.parity.rows import ROWS
+from tests.parity.weights import weight
+
+TOLERANCE = 1e-5
+
+
+def written(name, folder):
+    """A checkpoint's folder of a row, and what transformers computes from it."""
+    with np.load(GOLDEN / f"{name}.npz") as file:
+        golden = dict(file)
+    described = json.loads(str(golden["described"]))
+    tensors = {n: weight(n, tuple(s)) for n, s in described["tensors"].items()}
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(described["config"]))
+    return golden, described
+
+
+def logits(task, row, golden, side):
+    """kzoo's numbers where transformers' are, and where they count, bool (B, T)."""
+    ids, mask = batch(row, side)
+    ids, mask = ids.astype("int32"), np.array(mask)
+    if row["task"] == "seq2seq_lm":
+        own = golden["targets"].astype("int32")
+        inputs = {"encoder_token_ids": ids, "decoder_token_ids": own}
+        return task({**inputs, "encoder_padding_mask": mask}), np.ones(own.shape, bool)
+    inputs = {"token_ids": ids, "padding_mask": mask}
+    if row["task"] == "sentence_embedder":
+        return task.states(inputs)[0], mask
+    return task(inputs), mask
+
+
+def difference(a, b):
+    """The largest difference over the largest number."""
+    return np.abs(a - b).max() / max(1.0, np.abs(b).max())
+
+
+def check_logits(task, row, golden):
+    for side in sides(row):
+        own, mask = logits(task, row, golden, side)
+        own, theirs = to_numpy(own), golden[side]
+        if row["task"] == "question_answering":
+            own, theirs = own.swapaxes(1, 2), theirs.swapaxes(1, 2)
+            mask = own[..., 0] > -1e4  # kzoo answers from the context alone
+        if own.ndim == 3:
+            own, theirs = own[mask], theirs[mask]
+        assert difference(own, theirs) <= TOLERANCE, side
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_logits_and_tokens_equal_those_of_transformers(name, tmp_path):
+    row = ROWS[name]
+    golden, described = written(name, tmp_path)
+    task = kzoo.from_preset(tmp_path, task=row["task"], **row.get("options", {}))
+    assert not task.loaded.new
+    check_logits(task, row, golden)
+    for beams in (1, 3):
+        expected = golden.get(f"beams_{beams}")
+        if expected is None:
+            continue
+        ids, mask = batch(row, "left" if row["task"] == "causal_lm" else "right")
+        prompts = [list(map(int, r[m])) for r, m in zip(ids, mask)]
+        made = task.generate(
+            prompts,
+            max_new_tokens=NEW_TOKENS,
+            beams=beams,
+            banned_tokens=[task.config.pad_token_id],
+        )
+        end = task.config.end_token_id
+        for tokens, theirs in zip(made, expected.tolist()):
+            theirs = theirs[: theirs.index(end)] if end in theirs else theirs
+            assert tokens == theirs
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_saved_back_is_what_was_loaded(name, tmp_path):
+    row = ROWS[name]
+    golden, described = written(name, tmp_path)
+    task = kzoo.from_preset(tmp_path, task=row["task"], **row.get("options", {}))
+    assert kzoo.save_hf(task, tmp_path / "back") == described["config"]["model_type"]
+    original = load_file(tmp_path / "model.safetensors")
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    kept = {name: a for name, a in original.items() if name not in task.loaded.unused}
+    assert set(back) == set(kept)
+    for name, array in back.items():
+        np.testing.assert_array_equal(array, kept[name], name)
+    again = kzoo.from_preset(tmp_path / "back", task=row["task"])
+    assert again.config == task.config
+    check_logits(again, row, golden)

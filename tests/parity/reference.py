@@ -1,0 +1,139 @@
+"""What transformers computes for a row, with weights that follow from their names.
+
+Run as a script it writes `tests/golden/families/`, from which `parity_test.py` works
+without torch: `python -m tests.parity.reference [ROW ...]`, where torch 2.13.0 and
+transformers are installed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.parity.rows import ROWS
+from tests.parity.weights import weight
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "families"
+LENGTHS, NEW_TOKENS = (9, 5, 1), 8
+
+
+def model_of(row):
+    """The model of transformers."""
+    import torch
+    import transformers
+
+    config = getattr(transformers, row["config_class"])(**row["config"])
+    config._attn_implementation = "eager"
+    model = getattr(transformers, row["architecture"])(config).eval()
+    with torch.no_grad():
+        state = model.state_dict()
+        for name, shape in stored(model)[0].items():
+            state[name].copy_(torch.from_numpy(weight(name, tuple(shape))))
+    return model
+
+
+def batch(row, side):
+    """int (B, T) ids and the mask of their padding, by a row's own numbers."""
+    size, pad = row["config"]["vocab_size"], row["config"].get("pad_token_id", 0)
+    low = 5 if size > 20 else 3
+    rng = np.random.Generator(np.random.Philox(3))
+    ids = rng.integers(low, size - 2, (len(LENGTHS), max(LENGTHS)))
+    if row["task"] == "question_answering":
+        ids[:, [3, 8]] = row["end"]  # of the question, and of the context
+    mask = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    if side == "left":
+        ids, mask = ids[:, ::-1], mask[:, ::-1]
+    ids = np.where(ids == pad, pad + 1, ids)
+    return np.where(mask, ids, pad), mask
+
+
+def sides(row):
+    """Where padding stands."""
+    return ("right", "left") if row["left"] else ("right",)
+
+
+def outputs(row, model):
+    """Name -> array of what the model gives: by side, and what it generates."""
+    import torch
+
+    found = {}
+    with torch.no_grad():
+        for side in sides(row):
+            ids, mask = batch(row, side)
+            given = dict(
+                input_ids=torch.from_numpy(ids),
+                attention_mask=torch.from_numpy(mask.astype("int64")),
+            )
+            if side == "left" and row.get("position_ids", True):
+                places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+                given["position_ids"] = torch.from_numpy(places)
+            if row["task"] == "seq2seq_lm":
+                given["decoder_input_ids"] = torch.from_numpy(targets(row, model))
+            result = model(**given)
+            kind = {"question_answering": "start_logits"}.get(row["task"], "logits")
+            if row["task"] == "sentence_embedder":
+                kind = "last_hidden_state"
+            value = getattr(result, kind)
+            if kind == "start_logits":
+                value = torch.stack([value, result.end_logits], axis=1)
+            found[side] = value.numpy()
+        if row["task"] in ("causal_lm", "seq2seq_lm"):
+            side = "left" if row["task"] == "causal_lm" else "right"
+            ids, mask = batch(row, side)
+            for beams in (1, 3):
+                made = model.generate(
+                    torch.from_numpy(ids),
+                    attention_mask=torch.from_numpy(mask.astype("int64")),
+                    max_new_tokens=NEW_TOKENS,
+                    do_sample=False,
+                    num_beams=beams,
+                    early_stopping=beams > 1,
+                    suppress_tokens=[model.config.pad_token_id],  # kzoo gives none
+                ).numpy()
+                first = ids.shape[1] if row["task"] == "causal_lm" else 1
+                found[f"beams_{beams}"] = made[:, first:]
+    return found
+
+
+def targets(row, model):
+    """The decoder's inputs of an encoder-decoder, int (B, T)."""
+    rng = np.random.Generator(np.random.Philox(4))
+    ids = rng.integers(5, row["config"]["vocab_size"] - 2, (len(LENGTHS), 6))
+    ids[:, 0] = model.config.decoder_start_token_id
+    return ids
+
+
+def stored(model, folder=None):
+    """Names and shapes of what a file of this model holds, and its config."""
+    import tempfile
+
+    from safetensors import safe_open
+
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(folder or scratch)
+        path = Path(folder or scratch)
+        with safe_open(path / "model.safetensors", "np") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
+        return shapes, json.loads((path / "config.json").read_text())
+
+
+def main(names):
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name in names or ROWS:
+        row = ROWS[name]
+        model = model_of(row)
+        found = outputs(row, model)
+        shapes, config = stored(model)
+        config.pop("transformers_version", None)
+        described = {"config": config, "tensors": shapes}
+        if row["task"] == "seq2seq_lm":
+            found["targets"] = targets(row, model)
+        np.savez_compressed(
+            GOLDEN / f"{name}.npz", described=json.dumps(described), **found
+        )
+        print(name, (GOLDEN / f"{name}.npz").stat().st_size)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

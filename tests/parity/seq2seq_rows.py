@@ -1,0 +1,3 @@
+"""Encoder-decoders, see `row`."""
+
+SEQ2SEQ = {}
