@@ -25,6 +25,7 @@ def state():
         parameter=torch.nn.Parameter(torch.tensor([0.25, -4.0])),
         number=torch.tensor(2.5),
         empty=torch.zeros(0, 3),
+        empty_view=base[:, 6:, None][4:],
         half=torch.tensor([1.0, -0.5], dtype=torch.float16),
         brain=torch.tensor([[1.0], [-3.0]], dtype=torch.bfloat16),
         double=torch.tensor([1e-300], dtype=torch.float64),
