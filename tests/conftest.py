@@ -35,6 +35,7 @@ TESTS = Path(__file__).parent
 # Folders and files of the core, whose tests pass on every backend of Keras.
 CORE = {
     "architecture_test.py",
+    "checkpoints",
     "config_test.py",
     "generation",
     "layers",

@@ -57,8 +57,6 @@ def local_folder(source, revision=None, token=None, patterns=PATTERNS, weights=T
                 revision=revision,
                 token=token,
                 allow_patterns=list(patterns),
-                # Folders of a repository hold exports and checkpoints on the way.
-                ignore_patterns=["*/*.safetensors", "*/*.bin"],
             )
         )
 

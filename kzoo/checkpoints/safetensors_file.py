@@ -5,6 +5,7 @@ checks a file; it has no reader of float8 for numpy, and it takes all tensors at
 write, so offsets are read, and headers written, here.
 """
 
+import collections
 import json
 import math
 import os
@@ -46,9 +47,9 @@ def unique(pairs):
     """An `object_pairs_hook` of `json` that refuses a key that comes twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        raise ValueError(f"these keys come twice: {twice[:5]}")
+        counts = collections.Counter(key for key, _ in pairs)
+        twice = [key for key, count in counts.most_common(5) if count > 1]
+        raise ValueError(f"these keys come twice: {twice}")
     return found
 
 

@@ -36,15 +36,17 @@ class StoredTensor:
     strides: tuple[int, ...] | None = None
 
     def __post_init__(self):
+        if len(self.shape) > _MOST_AXES:
+            raise ValueError(
+                f"{self.path}: tensor {self.name!r} must have at most {_MOST_AXES} "
+                f"axes. Received: {len(self.shape)}."
+            )
         # numpy counts the bytes of an empty array as if lengths of 0 were 1.
-        count = math.prod(length or 1 for length in self.shape)
-        if (
-            len(self.shape) > _MOST_AXES
-            or count * self.dtype.itemsize > np.iinfo(np.intp).max
-        ):
+        nbytes = math.prod(n or 1 for n in self.shape) * self.dtype.itemsize
+        if nbytes > np.iinfo(np.intp).max:
             raise ValueError(
                 f"{self.path}: tensor {self.name!r} is larger than an array can be. "
-                f"Received: {len(self.shape)} axes, {count} elements."
+                f"Received: {self.shape} of {self.dtype}."
             )
         if self.strides is None:
             strides, step = [], self.dtype.itemsize

@@ -10,6 +10,7 @@ Python's `pickletools`.
 """
 
 import dataclasses
+import pickle  # its opcodes; nothing is loaded with it
 import pickletools
 import struct
 import zipfile
@@ -20,7 +21,7 @@ import numpy as np
 from kzoo.checkpoints.stored import StoredTensor
 
 _LARGEST_PICKLE = 2**26  # bytes: names and shapes of some 200,000 tensors
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # magic, lengths of the name and the extras
+_LOCAL_HEADER = struct.Struct("<26xHH")  # lengths of a member's name and extras
 _MAGIC = b"PK\x03\x04"
 
 _DTYPES = {
@@ -147,54 +148,52 @@ def read_places(file, path):
 def _read_zip(file):
     """The pickle, and a dict from storages' keys to (start, bytes) in the file."""
     with zipfile.ZipFile(file) as archive:
-        members, spans = {}, []
-        for info in archive.infolist():
-            start = _start(file, info)
-            members[info.filename] = info, start
-            spans.append((info.header_offset, start + info.file_size))
-        names = [info.filename for info in archive.infolist()]
-        if len(names) != len(members):
+        members = {info.filename: info for info in archive.infolist()}
+        if len(members) != len(archive.infolist()):
             raise ValueError("a member of its zip comes twice")
-        spans = [(0, 0), *sorted(spans), (archive.start_dir, archive.start_dir)]
-        if any(end > start for (_, end), (start, _) in zip(spans, spans[1:])):
-            raise ValueError("members of its zip overlap or are cut off")
-        prefix = names[0].split("/")[0] + "/" if names else ""
-        strange = [
-            name
-            for name in names
-            if not name.startswith(prefix) or ".." in name.split("/") or "\\" in name
-        ]
-        if strange:
-            raise ValueError(f"a member of its zip lies elsewhere: {strange[0]!r}")
-        for name in ("data.pkl", "byteorder"):
-            info, _ = members.get(prefix + name, (None, None))
-            if info and info.file_size > _LARGEST_PICKLE:
-                raise ValueError(f"its {name} has {info.file_size} bytes")
-        if prefix + "data.pkl" not in members:
-            raise ValueError(f"expected a data.pkl in it, received {names[:5]}")
-        if prefix + "byteorder" in members:
-            order = archive.read(prefix + "byteorder")
-            if order != b"little":
-                raise ValueError(f"expected bytes in order 'little', received {order}")
+        prefix = next(iter(members), "").split("/")[0] + "/"
+        for name, info in members.items():
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                raise ValueError(f"member {name!r} of its zip is not stored as it is")
+            if info.file_size != info.compress_size:
+                raise ValueError(f"member {name!r} of its zip has two sizes")
+            below = name.startswith(prefix) and not {"..", ""} & set(name.split("/"))
+            if not below or info.header_offset < 0:
+                raise ValueError(f"member {name!r} of its zip lies elsewhere")
+        starts = {name: _start(file, info) for name, info in members.items()}
+        # Members that share bytes would make a small file long to check.
+        end = 0
+        for name, info in sorted(members.items(), key=lambda x: x[1].header_offset):
+            if info.header_offset < end:
+                raise ValueError(f"member {name!r} of its zip overlaps another")
+            end = starts[name] + info.file_size
+        if end > archive.start_dir:
+            raise ValueError("its zip is cut off")
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"member {damaged!r} of its zip has another checksum")
+        program = members.get(prefix + "data.pkl")
+        if program is None or program.file_size > _LARGEST_PICKLE:
+            raise ValueError(
+                f"expected a data.pkl of at most {_LARGEST_PICKLE} bytes in its zip, "
+                f"received {getattr(program, 'file_size', 'none')}"
+            )
+        order = prefix + "byteorder"
+        if order in members and members[order].file_size != len(b"little"):
+            raise ValueError("its bytes are not in the order 'little'")
         begin = prefix + "data/"
         storages = {
-            name.removeprefix(begin): (start, info.file_size)
-            for name, (info, start) in members.items()
+            name.removeprefix(begin): (starts[name], info.file_size)
+            for name, info in members.items()
             if name.startswith(begin)
         }
-        return archive.read(prefix + "data.pkl"), storages
+        return archive.read(program), storages
 
 
 def _start(file, info):
-    """Where a member's bytes begin; only stored ones are read, so none can inflate."""
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise ValueError(f"member {info.filename!r} of its zip is compressed")
-    if info.flag_bits & 1:
-        raise ValueError(f"member {info.filename!r} of its zip is encrypted")
+    """Where a member's bytes begin."""
     file.seek(info.header_offset)
-    magic, name, extras = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    if magic != _MAGIC:
-        raise ValueError(f"member {info.filename!r} of its zip is not where it says")
+    name, extras = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     return info.header_offset + _LOCAL_HEADER.size + name + extras
 
 
@@ -207,8 +206,10 @@ class _Machine:
         self._memo = {}
 
     def run(self, program):
-        for opcode, argument, _ in pickletools.genops(program):
-            self._step(opcode.name, argument)
+        """The dict of `_Tensor`s that the pickle makes."""
+        self._program, self._at = program, 0
+        while (opcode := self._take(1)) != pickle.STOP:
+            self._step(opcode)
         state = self._pop()
         if not isinstance(state, dict):
             raise ValueError(
@@ -219,51 +220,58 @@ class _Machine:
                 raise ValueError(f"expected a tensor as {name!r}, got {_kind(value)}")
         return state
 
-    def _step(self, name, argument):
-        match name:
-            case "PROTO" | "FRAME" | "STOP":
-                pass
-            case "NONE" | "NEWTRUE" | "NEWFALSE":
-                self._stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name))
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
-                self._stack.append(argument)
-            case "BINUNICODE" | "SHORT_BINUNICODE":
-                self._stack.append(argument)
-            case "EMPTY_DICT":
+    def _step(self, opcode):
+        match opcode:
+            case pickle.PROTO:
+                self._take(1)
+            case pickle.NONE:
+                self._stack.append(None)
+            case pickle.NEWTRUE | pickle.NEWFALSE:
+                self._stack.append(opcode == pickle.NEWTRUE)
+            case pickle.BININT:
+                self._stack.append(int.from_bytes(self._take(4), "little", signed=True))
+            case pickle.BININT1:
+                self._stack.append(self._number(1))
+            case pickle.BININT2:
+                self._stack.append(self._number(2))
+            case pickle.LONG1:
+                content = self._take(self._number(1))
+                self._stack.append(int.from_bytes(content, "little", signed=True))
+            case pickle.BINUNICODE:
+                self._stack.append(self._take(self._number(4)).decode())
+            case pickle.EMPTY_DICT:
                 self._stack.append({})
-            case "EMPTY_TUPLE":
+            case pickle.EMPTY_TUPLE:
                 self._stack.append(())
-            case "MARK":
+            case pickle.MARK:
                 self._stack.append(_Mark)
-            case "TUPLE":
+            case pickle.TUPLE:
                 self._stack.append(tuple(self._pop_to_mark()))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                items = [self._pop() for _ in range(int(name[-1]))]
+            case pickle.TUPLE1 | pickle.TUPLE2 | pickle.TUPLE3:
+                count = opcode[0] - pickle.TUPLE1[0] + 1
+                items = [self._pop() for _ in range(count)]
                 self._stack.append(tuple(reversed(items)))
-            case "SETITEM":
+            case pickle.SETITEM:
                 value, key = self._pop(), self._pop()
                 self._set([key, value])
-            case "SETITEMS":
+            case pickle.SETITEMS:
                 self._set(self._pop_to_mark())
-            case "BINPUT" | "LONG_BINPUT":
-                self._memo[argument] = self._top()
-            case "MEMOIZE":
-                self._memo[len(self._memo)] = self._top()
-            case "BINGET" | "LONG_BINGET":
-                if argument not in self._memo:
-                    raise ValueError("its pickle reads a value that it has not kept")
-                self._stack.append(self._memo[argument])
-            case "GLOBAL":
-                self._stack.append(_word(argument.replace(" ", ".", 1)))
-            case "STACK_GLOBAL":
-                attribute, module = self._pop(), self._pop()
-                self._stack.append(_word(f"{_text(module)}.{_text(attribute)}"))
-            case "BINPERSID":
+            case pickle.BINPUT:
+                self._memo[self._number(1)] = self._top()
+            case pickle.LONG_BINPUT:
+                self._memo[self._number(4)] = self._top()
+            case pickle.BINGET:
+                self._stack.append(self._kept(self._number(1)))
+            case pickle.LONG_BINGET:
+                self._stack.append(self._kept(self._number(4)))
+            case pickle.GLOBAL:
+                self._stack.append(_word(f"{self._line()}.{self._line()}"))
+            case pickle.BINPERSID:
                 self._stack.append(self._storage(self._pop()))
-            case "REDUCE":
+            case pickle.REDUCE:
                 arguments, call = self._pop(), self._pop()
                 self._stack.append(_call(call, arguments))
-            case "BUILD":
+            case pickle.BUILD:
                 # An OrderedDict's attributes: `_metadata`, versions of torch's layers.
                 state = self._pop()
                 if not isinstance(state, dict) or not isinstance(self._top(), dict):
@@ -272,7 +280,32 @@ class _Machine:
                         f"{_kind(self._top())}"
                     )
             case _:
-                raise ValueError(f"its pickle uses {name}, which no state dict needs")
+                known = pickletools.code2op.get(opcode.decode("latin-1"))
+                raise ValueError(
+                    f"its pickle uses {known.name if known else opcode}, which no "
+                    "state dict needs"
+                )
+
+    def _take(self, count):
+        content = self._program[self._at : self._at + count]
+        if len(content) < count:
+            raise ValueError("its pickle is cut off")
+        self._at += count
+        return content
+
+    def _number(self, size):
+        return int.from_bytes(self._take(size), "little")
+
+    def _line(self):
+        end = self._program.find(b"\n", self._at)
+        if end < 0:
+            raise ValueError("its pickle is cut off")
+        return self._take(end + 1 - self._at)[:-1].decode()
+
+    def _kept(self, key):
+        if key not in self._memo:
+            raise ValueError("its pickle reads a value that it has not kept")
+        return self._memo[key]
 
     def _top(self):
         if not self._stack or self._stack[-1] is _Mark:
@@ -374,7 +407,8 @@ def _place(file, path, name, tensor):
     place = StoredTensor(
         file, path, name, tensor.dtype, tensor.shape, storage.start + start, strides
     )
-    if start + place.span > storage.nbytes:
+    # An empty view may begin anywhere.
+    if place.span and start + place.span > storage.nbytes:
         raise ValueError(
             f"tensor {name!r} should end within the {storage.nbytes} bytes of its "
             f"storage, received {start + place.span}"

@@ -141,9 +141,7 @@ class Hub:
     def download(self, repository, *, revision, token, allow_patterns, **_):
         self.asked.append((repository, revision, token))
         for name in self.files:
-            if any(
-                name == p or p == f"*{name[name.rfind('.') :]}" for p in allow_patterns
-            ):
+            if any(fnmatch.fnmatch(name, pattern) for pattern in allow_patterns):
                 (self.folder / name).write_text(self.files[name])
         return str(self.folder)
 
