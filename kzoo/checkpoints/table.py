@@ -175,7 +175,8 @@ class Family:
         irrelevant: more keys that say nothing about what a model computes.
         ignored: regular expressions of tensors that hold no weights, or those of heads
             that kzoo has not.
-        kernels_in_out: kernels are stored as kzoo has them, (inputs, outputs).
+        kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
+            outputs).
         checks: functions of all keys that raise `Unsupported`.
     """
 
@@ -325,7 +326,7 @@ class Family:
                     names,
                     tuple(path for _, path, _ in members),
                     members[0][2],
-                    self.kernels_in_out,
+                    self.kernels_in_out and not members[0][1].startswith("head/"),
                 )
             )
         duplicates = {

@@ -96,7 +96,7 @@ def from_preset(
             tensors,
             made.config,
             _tied(made),
-            lambda path: path.startswith("head/"),
+            new_head="num_classes" in given or "labels" in given,
         )
     if made.loaded.new:
         warnings.warn(
