@@ -11,6 +11,7 @@ from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
 
 _bare = contextvars.ContextVar("bare_calls", default=False)
+_blank = contextvars.ContextVar("blank_weights", default=False)
 
 
 @contextlib.contextmanager
@@ -24,6 +25,16 @@ def bare_calls():
         yield
     finally:
         _bare.reset(token)
+
+
+@contextlib.contextmanager
+def blank_weights():
+    """Inside, models begin with zeros: a file's weights are to follow."""
+    token = _blank.set(True)
+    try:
+        yield
+    finally:
+        _blank.reset(token)
 
 
 class Emits:
@@ -221,6 +232,8 @@ def config_norm(config, name, dtype):
 
 def make_initializer(config):
     """The kernel initialiser that a `StackConfig` asks for."""
+    if _blank.get():
+        return keras.initializers.Zeros()
     if config.initializer == "xavier":
         return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
