@@ -3,7 +3,7 @@
     python export/benchmarks/load.py --hub PYTHON
 
 --hub names an interpreter with keras-hub; without it kzoo stands alone. Each family
-gets a checkpoint of its own with random float32 weights of 100 to 200 MB, written by
+gets a checkpoint of its own with random float32 weights of 600 to 900 MB, written by
 `kzoo.save_hf`, and both libraries load its stacks, in turns, in processes that have
 imported everything: the model is built, its weights are set, a tokenizer there is none.
 
@@ -26,20 +26,20 @@ from pathlib import Path
 
 import _duel
 
-SMALL = dict(vocab_size=20_000, hidden_size=512, num_hidden_layers=8)
+SMALL = dict(vocab_size=20_000, hidden_size=1024, num_hidden_layers=12)
 ENCODER = dict(
-    **SMALL, num_attention_heads=8, intermediate_size=2048, hidden_act="gelu",
+    **SMALL, num_attention_heads=16, intermediate_size=4096, hidden_act="gelu",
     max_position_embeddings=512,
 )  # fmt: skip
 DECODER = dict(
-    **SMALL, num_attention_heads=8, num_key_value_heads=4, intermediate_size=1536,
+    **SMALL, num_attention_heads=16, num_key_value_heads=8, intermediate_size=3072,
     max_position_embeddings=1024, bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )  # fmt: skip
 # model_type: config.json, keras-hub's class, its folder and converter.
 FAMILIES = {
     "bert": (ENCODER, "BertBackbone", "bert", "bert"),
     "distilbert": (
-        dict(vocab_size=20_000, dim=512, n_layers=8, n_heads=8, hidden_dim=2048),
+        dict(vocab_size=20_000, dim=1024, n_layers=12, n_heads=16, hidden_dim=4096),
         "DistilBertBackbone", "distil_bert", "distilbert",
     ),
     "roberta": (
@@ -47,7 +47,7 @@ FAMILIES = {
         "RobertaBackbone", "roberta", "roberta",
     ),
     "gpt2": (
-        dict(vocab_size=20_000, n_embd=512, n_layer=8, n_head=8, n_positions=1024),
+        dict(vocab_size=20_000, n_embd=1024, n_layer=12, n_head=16, n_positions=1024),
         "GPT2Backbone", "gpt2", "gpt2",
     ),
     "llama": (
@@ -67,9 +67,9 @@ FAMILIES = {
     ),
     "bart": (
         dict(
-            vocab_size=20_000, d_model=512, encoder_layers=4, decoder_layers=4,
-            encoder_attention_heads=8, decoder_attention_heads=8,
-            encoder_ffn_dim=2048, decoder_ffn_dim=2048, max_position_embeddings=512,
+            vocab_size=20_000, d_model=1024, encoder_layers=6, decoder_layers=6,
+            encoder_attention_heads=16, decoder_attention_heads=16,
+            encoder_ffn_dim=4096, decoder_ffn_dim=4096, max_position_embeddings=512,
         ),
         "BartBackbone", "bart", "bart",
     ),
