@@ -6,6 +6,7 @@ import contextvars
 import keras
 
 from kzoo import ops
+from kzoo.layers.lora import LoRA
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
@@ -45,8 +46,15 @@ class Layer(Emits, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Dense(Emits, keras.layers.Dense):
+class Dense(Emits, LoRA, keras.layers.Dense):
     """Keras's `Dense`: `activation(x @ kernel + bias)`."""
+
+    adapted = "kernel"
+
+    @property
+    def kernel(self):
+        """(D, units), with the adapters in it where LoRA is enabled."""
+        return super().kernel if self.merged is None else self.merged
 
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
@@ -55,8 +63,15 @@ class Dense(Emits, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Embedding(Emits, keras.layers.Embedding):
+class Embedding(Emits, LoRA, keras.layers.Embedding):
     """Keras's `Embedding`, whose table can also be the head."""
+
+    adapted = "embeddings"
+
+    @property
+    def embeddings(self):
+        """(V, D), with the adapters in it where LoRA is enabled."""
+        return super().embeddings if self.merged is None else self.merged
 
     def call(self, inputs):
         """Int ids (...) to float (..., D)."""
