@@ -157,14 +157,13 @@ class Task(FineTunes, Model):
     def named_variables(self):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
         seeds = {id(v) for v in _seed_states(self)}
-        named = {
-            f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: merged_variable(
-                variable
-            )
-            for variable in self.weights
-            if id(variable) not in seeds
-        }
-        return {name: v for name, v in named.items() if v is not None}
+        return merged_variables(
+            {
+                f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: variable
+                for variable in self.weights
+                if id(variable) not in seeds
+            }
+        )
 
     def save_safetensors(self, path):
         """Writes the weights, float as they are, under their paths."""

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import kzoo
 from kzoo.tasks.task import load_model, load_task
-from kzoo.training import Adam
+from kzoo.training import Adam, ResumableCheckpoint
 from tests.words import TOKENIZER, WORDS, causal
 
 LABELS = ["short", "long"]
@@ -296,7 +296,7 @@ def test_exports_are_merged_and_the_task_is_not(tmp_path, options):
     report = task.export(tmp_path / "model", **options)  # compares with the adapters
     assert {check["function"] for check in report.checks} >= {"forward", "generate"}
     size = sum(4 * array.size for name, array in before.items() if "/lora_" not in name)
-    assert report.weight_bytes <= 1.01 * size
+    assert report.weight_bytes <= 1.05 * size
     assert trained(task) == {name for name in before if "/lora_" in name}
     for name, value in values(task).items():
         np.testing.assert_array_equal(value, before[name])
@@ -339,3 +339,53 @@ def test_a_matrix_with_adapters_never_trains():
     task.enable_lora(2)
     task.unfreeze()
     assert f"{QUERY}/kernel" not in trained(task) and f"{QUERY}/bias" in trained(task)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_four_batches_count_as_one_of_four_times_the_rows(policy):
+    keras.config.set_dtype_policy(policy)
+    rows = [row for row in WORDS if len(row) == 3][:32]  # equally many targets a batch
+    answers = [LABELS["a" in row] for row in rows]
+
+    def train(batch_size, **options):
+        keras.utils.set_random_seed(0)
+        task = classifier()
+        task.enable_lora(2, "*")
+        start = values(randomize(task))
+        options |= dict(layer_decay=0.9, global_clipnorm=0.3, epsilon=1e-3)
+        task.compile(Adam(0.1, **options))
+        options = dict(batch_size=batch_size, shuffle=False, epochs=2, verbose=0)
+        task.fit(rows, answers, **options)
+        return start, values(task)
+
+    start, small = train(4, gradient_accumulation_steps=4)
+    _, large = train(16)
+    moved = max(np.abs(large[name] - start[name]).max() for name in start)
+    assert moved > 0.1
+    for name in large:
+        close = 1e-4 if policy == "float32" else 0.05
+        np.testing.assert_allclose(small[name], large[name], atol=close)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
+    """An epoch is 5 batches and a step 2, so gradients wait when the file is written."""
+
+    def train(epochs, path):
+        keras.utils.set_random_seed(0)
+        task = classifier()
+        if lora:
+            task.enable_lora(2)
+        task.freeze("*embedding")
+        task.compile(Adam(0.01, gradient_accumulation_steps=2, layer_decay=0.5))
+        callbacks = [ResumableCheckpoint(path)]
+        options = dict(batch_size=16, epochs=epochs, callbacks=callbacks, verbose=0)
+        task.fit(WORDS, TARGETS, **options)
+        return task
+
+    whole = values(train(2, tmp_path / "whole.npz"))
+    waiting = train(1, tmp_path / "half.npz").optimizer._accumulated_gradients
+    assert any(np.any(keras.ops.convert_to_numpy(v)) for v in waiting)
+    resumed = values(train(2, tmp_path / "half.npz"))
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], resumed[name])
