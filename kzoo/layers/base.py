@@ -7,6 +7,7 @@ import keras
 
 from kzoo import ops
 from kzoo.layers.lora import LoRA
+from kzoo.layers.remat import is_rematerialized, rematerialized
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
@@ -30,11 +31,19 @@ def bare_calls():
 class Emits:
     """Mixin: on an `OnnxValue` a layer's `call` runs without Keras around it."""
 
+    rematerializes = False  # whether it does in every `keras.RematScope`
+
     def __call__(self, *args, **kwargs):
         """`call`, with Keras around it unless an argument is symbolic."""
         if _bare.get() or is_building() and is_symbolic((args, kwargs)):
             return self.call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Keras's hook for layers that were made in a `keras.RematScope`."""
+        if is_rematerialized(self, args, kwargs):
+            return rematerialized(self, layer_call)
+        return layer_call
 
 
 class Layer(Emits, keras.layers.Layer):

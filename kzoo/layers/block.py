@@ -12,9 +12,19 @@ from kzoo.layers.feed_forward import FeedForward
 class Block(Layer):
     """Sublayers with residuals: x + f(norm(x)) ("pre") or norm(x + f(x)) ("post").
 
+    Made in a `keras.RematScope` it keeps, in training, what it reads and computes the
+    rest again for the gradient (Chen et al., 2016, https://arxiv.org/abs/1604.06174):
+    the memory of a layer more, a third more time.
+
     Args:
         config: a `StackConfig`.
+
+    Example:
+        >>> with keras.RematScope(mode="full"):
+        ...     model = kzoo.CausalLM.from_size("base", tokenizer)
     """
+
+    rematerializes = True
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)

@@ -369,7 +369,7 @@ def test_four_batches_count_as_one_of_four_times_the_rows(policy):
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
-    """An epoch is 5 batches and a step 2, so gradients wait when the file is written."""
+    """An epoch is 5 batches, a step 2: gradients wait when the file is written."""
 
     def train(epochs, path):
         keras.utils.set_random_seed(0)

@@ -179,7 +179,5 @@ def test_lower_layers_take_smaller_steps(options):
 def test_layer_decay_needs_layers_and_a_factor():
     with pytest.raises(ValueError, match=r"in \(0, 1\] or None. Received: 1.5"):
         Adam(0.1, layer_decay=1.5)
-    with pytest.raises(
-        ValueError, match=r"layer_<i>.*Received: \['model/head/kernel'\]"
-    ):
-        Adam(0.1, layer_decay=0.9).build(Stacks(["head/kernel"]).numbers)
+    with pytest.raises(ValueError, match=r"layer_<i>.*Received: \['model/head/bias'\]"):
+        Adam(0.1, layer_decay=0.9).build(variables_at(["head/bias"]))
