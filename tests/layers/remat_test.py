@@ -12,6 +12,7 @@ from kzoo.models.encoder_decoder import EncoderDecoder
 
 IDS = np.array([[5, 6, 7, 8], [9, 4, 3, 0]], "int32")
 MASK = IDS != 0
+SLOPE = np.random.default_rng(0).normal(size=(2, 4, 16)).astype("float32")
 SCOPES = {
     "full": dict(mode="full"),
     "layers": dict(mode="list_of_layers", layer_names=["layer_1", "feed_forward"]),
@@ -36,12 +37,15 @@ def make(scope):
 def gradients(model):
     """Of a loss, by the variables' paths, at the second step: seeds have moved on."""
 
+    slope = keras.ops.convert_to_tensor(SLOPE)
+
     def loss():
         options = dict(encoder_padding_mask=MASK, decoder_padding_mask=MASK)
         options = {k: keras.ops.convert_to_tensor(v) for k, v in options.items()}
         ids = keras.ops.convert_to_tensor(IDS)
         states = model(ids, ids, training=True, **options)
-        return keras.ops.mean(keras.ops.square(keras.ops.cast(states, "float32") + 1))
+        # Not of squares, whose mean the last norm makes the same for all weights.
+        return keras.ops.mean(keras.ops.cast(states, "float32") * slope)
 
     variables, others = model.trainable_variables, model.non_trainable_variables
     if keras.backend.backend() == "tensorflow":
@@ -106,8 +110,8 @@ def test_gradients_are_the_same(scope, policy, monkeypatch):
     monkeypatch.setattr(keras, "remat", lambda f: wrapped.append(f) or remat(f))
     got = gradients(make(SCOPES[scope]))
     for name in want:
-        assert "key/bias" in name or np.abs(want[name]).max() > 1e-5, name
-        close = 1e-6 if policy == "float32" else 2e-3
+        assert "key/bias" in name or np.abs(want[name]).max() > 1e-4, name
+        close = 1e-6 if policy == "float32" else 1e-2
         np.testing.assert_allclose(got[name], want[name], atol=close, err_msg=name)
     assert len(wrapped) >= 4  # blocks, or their activations
 
