@@ -6,6 +6,8 @@ import contextvars
 import keras
 
 from kzoo import ops
+from kzoo.layers.lora import LoRA
+from kzoo.layers.remat import is_rematerialized, rematerialized
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
@@ -40,11 +42,19 @@ def blank_weights():
 class Emits:
     """Mixin: on an `OnnxValue` a layer's `call` runs without Keras around it."""
 
+    rematerializes = False  # whether it does in every `keras.RematScope`
+
     def __call__(self, *args, **kwargs):
         """`call`, with Keras around it unless an argument is symbolic."""
         if _bare.get() or is_building() and is_symbolic((args, kwargs)):
             return self.call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Keras's hook for layers that were made in a `keras.RematScope`."""
+        if is_rematerialized(self, args, kwargs):
+            return rematerialized(self, layer_call)
+        return layer_call
 
 
 class Layer(Emits, keras.layers.Layer):
@@ -56,8 +66,15 @@ class Layer(Emits, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Dense(Emits, keras.layers.Dense):
+class Dense(Emits, LoRA, keras.layers.Dense):
     """Keras's `Dense`: `activation(x @ kernel + bias)`."""
+
+    adapted = "kernel"
+
+    @property
+    def kernel(self):
+        """(D, units), with the adapters in it where LoRA is enabled."""
+        return super().kernel if self.merged is None else self.merged
 
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
@@ -66,8 +83,15 @@ class Dense(Emits, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Embedding(Emits, keras.layers.Embedding):
+class Embedding(Emits, LoRA, keras.layers.Embedding):
     """Keras's `Embedding`, whose table can also be the head."""
+
+    adapted = "embeddings"
+
+    @property
+    def embeddings(self):
+        """(V, D), with the adapters in it where LoRA is enabled."""
+        return super().embeddings if self.merged is None else self.merged
 
     def call(self, inputs):
         """Int ids (...) to float (..., D)."""

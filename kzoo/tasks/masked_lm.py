@@ -61,6 +61,7 @@ class MaskedLM(EncoderTask):
     architectures = ("encoder",)
     texts_per_example = (1,)
     needs_targets = False
+    trains_with_lora = ()
 
     def __init__(
         self, config, tokenizer=None, mask_rate=0.15, max_length=None, **kwargs

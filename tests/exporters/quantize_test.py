@@ -339,9 +339,7 @@ def test_a_model_without_large_matrices_stays_as_it_is(tmp_path, quick, mode):
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_older_operator_sets_and_lora(tmp_path, quick, mode):
     model = make(kzoo.CausalLM)
-    for layer in model._flatten_layers():
-        if hasattr(layer, "enable_lora"):
-            layer.enable_lora(2)
+    model.enable_lora(2, "*")
     options = dict(format="onnx", functions="forward", quantize=mode)
     report = model.export(tmp_path / "m", portable=True, **options)
     assert report.opset == 18
