@@ -491,6 +491,25 @@ def test_a_saved_model_is_verified_again_after_its_process_ended(tmp_path):
         verify(path, model)
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_that_hangs_is_ended(tmp_path, monkeypatch):
+    runner = tmp_path / "runner.py"  # its fork would keep the pipe open
+    runner.write_text("import os, time\nos.fork()\ntime.sleep(1000)\n")
+    model, path = make(kzoo.CausalLM, num_layers=1), tmp_path / "model"
+    monkeypatch.setattr(saved_model, "_RUNNER", runner)
+    monkeypatch.setattr(saved_model, "_START", 1)
+    monkeypatch.setattr(saved_model, "_REQUEST", 0.01)
+    saved_model._end(saved_model._runner())
+    saved_model._runner.cache_clear()
+    with pytest.raises(
+        ExportError, match="model in a fresh .* no answer in .* was ended"
+    ):
+        model.export(path, functions="forward")
+    assert list(tmp_path.iterdir()) == [runner]
+    monkeypatch.undo()
+    model.export(path, functions="forward")
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_mixed_precision_model_is_refused(tmp_path, policy):
     with pytest.raises(ExportError, match=f"computes in .'{policy}'"):
