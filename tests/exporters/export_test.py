@@ -16,7 +16,8 @@ import pytest
 import kzoo
 from kzoo.exporters import ExportError, saved_model, verify
 from kzoo.exporters.checks import compare, reference
-from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET
+from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, names_of, write
+from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
 from tests.harness import perturb
@@ -74,12 +75,35 @@ def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
     check(report)
     for name in ("forward", "generate"):
         model = onnx.load(path / f"{name}.onnx")
-        onnx.checker.check_model(path / f"{name}.onnx")
+        onnx.checker.check_model(path / f"{name}.onnx", full_check=True)
         assert model.opset_import[0].version == (18 if portable else 23)
         assert [o.domain for o in model.opset_import] == [""]
     attentions = 2 if kind is kzoo.CausalLM else 6  # self, and cross in decoders
     fused = report.operators["forward"].get("Attention", 0)
     assert fused == (0 if portable else attentions)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("task", ["encoder", *MODES])
+def test_inferred_shapes_are_those_that_a_file_tells(tmp_path, task, portable):
+    if task == "encoder":
+        model, changes = make(kzoo.TextClassifier, num_classes=3), {}
+        functions = model.export_functions()
+    else:
+        model, changes = make(kzoo.CausalLM), dict(change=Matrices(task).quantize)
+        functions = [*model.stepwise_functions(), *model.export_functions()]
+    _, paths = write(
+        functions,
+        names_of(model),
+        tmp_path / "model",
+        opset=None,
+        portable=portable,
+        metadata={},
+        **changes,
+    )
+    assert len(paths) == len(functions)
+    for path in paths.values():
+        onnx.checker.check_model(path, full_check=True)
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,7 @@ def test_a_quantised_generator_of_text(tmp_path, quick, trained, mode):
 def test_an_artifact_of_text_answers_in_batches_as_keras_does(tmp_path, quick, trained):
     model = make(kzoo.CausalLM, trained("wordpiece"), positions="learned")
     model.export(tmp_path / "m.onnx", format="onnx", text=True)
+    onnx.checker.check_model(tmp_path / "m.onnx", full_check=True)
     sessions = {"generate": session_of(tmp_path / "m.onnx")}
     texts = ["A man", "the dog", "", "a bike on the road"]
     every = dict(temperature=3.0, seed=5), dict(forced_prefix=["a", "the", "", "man"])
