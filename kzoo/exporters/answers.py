@@ -134,7 +134,7 @@ def _of_text(task, sessions):
         return np.log(np.maximum(values, 1e-30)) if name == "probabilities" else values
 
     def generate(x, *, batch_size=32, **options):
-        texts = [x] if isinstance(x, str) else list(x)
+        texts = task._given(x)
         asked = task._limited(task._search_options(options), task.encode_prompts(texts))
         options["max_new_tokens"] = asked.max_new_tokens
         given = task.search_inputs("onnx", **options)
