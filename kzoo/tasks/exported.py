@@ -53,34 +53,40 @@ class Exports(Task):
     def _checked_row(self, row):
         names = self._signature()
         if "segment_ids" in names and "token_ids" in row:
-            row = {"segment_ids": [0] * len(row["token_ids"]), **row}
+            tokens = self._checked_ids("token_ids", row["token_ids"])
+            row = {"segment_ids": [0] * len(tokens), **row}
         if set(row) != set(names):
             raise ValueError(
                 f"{self.name} reads ids for {list(names)}. Received: {list(row)}."
             )
-        for name in names:
-            stack, size = self._table(name)
-            ids = np.asarray(row[name])
-            if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+        checked = {name: self._checked_ids(name, row[name]) for name in names}
+        if "segment_ids" in checked:
+            segments, tokens = (len(checked[n]) for n in ("segment_ids", "token_ids"))
+            if segments != tokens:
                 raise ValueError(
-                    f"{name} must be a list of integers, one at least. "
-                    f"Received: {row[name]!r}."
+                    f"segment_ids must be as many as token_ids, {tokens}. "
+                    f"Received: {segments}."
                 )
-            if ids.min() < 0 or ids.max() >= size:
-                wrong = ids.min() if ids.min() < 0 else ids.max()
-                raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
-            if name == "segment_ids" and len(ids) != len(row["token_ids"]):
-                raise ValueError(
-                    f"segment_ids must be as many as token_ids, {len(row['token_ids'])}"
-                    f". Received: {len(ids)}."
-                )
-            limit = stack.max_sequence_length
-            if stack.positions == "learned" and len(ids) > limit:
-                raise ValueError(
-                    f"{name} may have {limit} ids, which is how many positions the "
-                    f"model has learned. Received: {len(ids)}."
-                )
-        return {name: np.asarray(row[name]).tolist() for name in names}
+        return checked
+
+    def _checked_ids(self, name, ids):
+        """The ids of an input, as a list of int."""
+        stack, size = self._table(name)
+        array = np.asarray(ids)
+        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"{name} must be a list of integers, one at least. Received: {ids!r}."
+            )
+        if array.min() < 0 or array.max() >= size:
+            wrong = array.min() if array.min() < 0 else array.max()
+            raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
+        limit = stack.max_sequence_length
+        if stack.positions == "learned" and len(ids) > limit:
+            raise ValueError(
+                f"{name} may have {limit} ids, which is how many positions the model "
+                f"has learned. Received: {len(ids)}."
+            )
+        return array.tolist()
 
     def export_functions(self):
         """What an artifact of this task offers."""

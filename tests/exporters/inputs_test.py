@@ -204,6 +204,12 @@ def test_what_the_model_cuts_is_cut_and_said(tokenizer):
         (kzoo.CausalLM, [[]], "input 0: token_ids must be a list of integers, one at"),
         (kzoo.CausalLM, [[0.5]], "must be a list of integers"),
         (kzoo.CausalLM, [7], "must be a list of integers"),
+        (kzoo.PairScorer, [7], "token_ids must be a list of integers"),
+        (kzoo.Seq2SeqLM, [[5, -1]], "0: encoder_token_ids must be in .*Received: -1"),
+        (kzoo.Seq2SeqLM, [[5, 29]], "encoder_token_ids must be in .*Received: 29"),
+        (kzoo.Seq2SeqLM, [7], "encoder_token_ids must be a list .*Received: 7"),
+        (kzoo.Seq2SeqLM, [[5, 2**70]], "encoder_token_ids must be a list of integers"),
+        (kzoo.Seq2SeqLM, [[5, 0.5]], "encoder_token_ids must be a list of integers"),
         (kzoo.CausalLM, ["a"], "input 0: .* has no tokenizer"),
         (kzoo.CausalLM, [{"ids": [1]}], r"reads ids for \['token_ids'\]. Received"),
         (kzoo.CausalLM, [("a", "b")], "continues a text"),
@@ -213,6 +219,16 @@ def test_what_the_model_cuts_is_cut_and_said(tokenizer):
 def test_what_cannot_be_read_is_named(kind, own, message):
     with pytest.raises(ValueError, match=message):
         batches_of(make(kind), own)
+
+
+def test_segments_are_as_many_as_tokens():
+    model = make(kzoo.PairScorer, num_segments=2)
+    ((batch,), _) = batches_of(model, [[5, 6]])
+    assert batch.columns["segment_ids"].tolist() == [[0, 0]]
+    with pytest.raises(ValueError, match="as many as token_ids, 1. Received: 2"):
+        batches_of(model, [{"token_ids": [5], "segment_ids": [0, 1]}])
+    with pytest.raises(ValueError, match="token_ids must be a list .*Received: 7"):
+        batches_of(model, [7])
 
 
 def test_text_goes_where_the_artifact_takes_text(tokenizer):
