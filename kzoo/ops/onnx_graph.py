@@ -22,6 +22,7 @@ ONNX_CODES = {
     "float32": 1,
     "uint8": 2,
     "int8": 3,
+    "int32": 6,
     "int64": 7,
     "string": 8,
     "bool": 9,
