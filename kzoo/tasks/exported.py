@@ -212,17 +212,7 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
-        count = inputs["num_return_sequences"]
-        message = "num_return_sequences must be at most beams"
-        inputs["num_return_sequences"] = ops.required(
-            count, count <= inputs["beams"], message
-        )
-        if "forced_token_ids" in inputs:
-            message = "forced_token_ids must have 1 row, or one for each prompt"
-            rows, forced = ops.dim(inputs[prompt], 0), inputs["forced_token_ids"]
-            count = ops.dim(forced, 0)
-            fits = ops.equal(count, 1) | ops.equal(count, rows)
-            inputs["forced_token_ids"] = ops.required(forced, fits, message)
+        inputs = _in_harmony(inputs, ops.dim(inputs[prompt], 0), size)
         for axis, what in enumerate(("a row for one prompt", "a place for one id")):
             message = f"{prompt} must have {what} at least"
             some = ops.dim(inputs[prompt], axis) > 0
@@ -276,7 +266,7 @@ class ExportsGeneration(Exports):
                 early_stopping=False,
                 repetition_penalty=1.3,
                 no_repeat_ngram_size=1,
-                min_new_tokens=1,
+                min_new_tokens=min(1, self.room(3) - 1),
                 banned_token_ids=some[:-1],
                 stop_token_ids=some[-1:],
                 automaton=automaton,
@@ -319,8 +309,49 @@ def _in_ranges(inputs):
         if highest is not None:
             message = f"{name} must be at most {highest}"
             inputs[name] = ops.required(value, value <= highest, message)
-    if "temperature" in inputs:
-        one, value = inputs["beams"] < 2, inputs["temperature"]
-        message = "temperature must be 0 with several beams"
-        inputs["temperature"] = ops.required(value, one | (value <= 0.0), message)
+    return inputs
+
+
+def _in_harmony(inputs, prompts, vocabulary_size):
+    """The inputs, which end a run in an error where one contradicts another.
+
+    So does `SearchOptions`, and more where a constraint would have to be followed.
+
+    Args:
+        inputs: of a search, each in its own range.
+        prompts: how many there are.
+        vocabulary_size: V.
+    """
+    inputs = dict(inputs)
+    given, limit = inputs.get, inputs["max_new_tokens"]
+    temperature = given("temperature", 0.0)
+
+    def require(name, holds, message):
+        if name in inputs:
+            message = f"{name} must be {message}"
+            inputs[name] = ops.required(inputs[name], holds, message)
+
+    fewer = given("num_return_sequences") <= given("beams")
+    require("num_return_sequences", fewer, "at most beams")
+    alone = (given("beams") < 2) | (temperature <= 0.0)
+    require("temperature", alone, "0 with several beams")
+    draws = temperature > 0.0
+    require("top_k", draws | (given("top_k", 0) < 1), "0 without a temperature")
+    require("top_p", draws | (given("top_p", 1.0) >= 1.0), "1 without a temperature")
+    require("min_p", draws | (given("min_p", 0.0) <= 0.0), "0 without a temperature")
+    least = given("min_new_tokens", 0)
+    require("min_new_tokens", (least < 1) | (least < limit), "less than max_new_tokens")
+    if "forced_token_ids" in inputs:
+        forced = inputs["forced_token_ids"]
+        rows, places = ops.dim(forced, 0), ops.dim(forced, 1)
+        fits = ops.equal(rows, 1) | ops.equal(rows, prompts)
+        require("forced_token_ids", fits, "1 row, or one for each prompt")
+        require("forced_token_ids", places <= limit, "no longer than max_new_tokens")
+        if "banned_token_ids" in inputs:
+            both = [
+                ops.members(ops.reshape(ids, (1, -1)), vocabulary_size)
+                for ids in (forced, inputs["banned_token_ids"])
+            ]
+            none = ~ops.any(both[0] & both[1])
+            require("forced_token_ids", none, "other ids than banned_token_ids")
     return inputs

@@ -717,7 +717,16 @@ OUT_OF_RANGE = [
     (dict(automaton=[[0] * 28 + [2]]), r"automaton must be in \[-1, states\]"),
     (dict(automaton=[[0] * 28 + [-2]]), r"automaton must be in \[-1, states\]"),
     (dict(forced_token_ids=[[29]]), r"forced_token_ids must be in \[-1, 29\)"),
-    (dict(forced_token_ids=[[5], [6]]), "forced_token_ids must have 1 row, or one for"),
+    (dict(forced_token_ids=[[5], [6]]), "forced_token_ids must be 1 row, or one for"),
+    (dict(forced_token_ids=[[5, 6, 7, 8]]), "forced_token_ids must be no longer than"),
+    (
+        dict(forced_token_ids=[[5, -1, 7]], banned_token_ids=[3, 7]),
+        "forced_token_ids must be other ids than banned_token_ids",
+    ),
+    (dict(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens"),
+    (dict(top_k=5), "top_k must be 0 without a temperature"),
+    (dict(top_p=0.5), "top_p must be 1 without a temperature"),
+    (dict(min_p=0.5), "min_p must be 0 without a temperature"),
 ]
 
 
