@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from kzoo.generation import TokenAutomaton
+from kzoo.generation import TokenAutomaton, streaming
 from kzoo.generation.streaming import TextStream
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from tests.words import causal, perturbed, seq2seq
@@ -293,6 +293,39 @@ def test_pieces_end_with_whole_characters(tokenizer):
         pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
         assert "".join(pieces) == (tokenizer.decode([ids])[0] if ids else "")
         assert "\ufffd" not in "".join(pieces)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_of_any_tokens_is_their_text(tokenizer, seed, monkeypatch):
+    monkeypatch.setattr(streaming, "_WINDOW", 3)  # many that begin anywhere
+    random = np.random.default_rng(seed)
+    words = "the blue bike, Fahrräder 日本語 and é   10:45 ".split(" ")
+    text = " ".join(random.choice(words, 40))
+    drawn = random.integers(0, tokenizer.vocabulary_size, 60).tolist()
+    for ids in (tokenizer.encode([text])[0], drawn):
+        whole = tokenizer.decode([ids])[0]
+        stream = TextStream(lambda ids: tokenizer.decode([ids])[0])
+        pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
+        assert "".join(pieces) == whole
+        stops = [whole[i : i + 9] for i in (20, len(whole) // 2)]
+        stream = TextStream(lambda ids: tokenizer.decode([ids])[0], stops)
+        pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
+        assert "".join(pieces) == whole[: min(map(whole.find, stops))]
+
+
+def test_a_stream_decodes_as_many_tokens_in_a_late_step_as_in_an_early_one(tokenizer):
+    sizes, ids = [], tokenizer.encode([" ".join(CORPUS)])[0] * 3
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return tokenizer.decode([ids])[0]
+
+    stream = TextStream(decode)
+    for i in ids:
+        stream.push([i])
+    assert len(ids) > 200 and max(sizes) <= 80
+    stream.push([], last=True)
+    assert sizes[-1] == len(ids) and "".join(stream.pieces) == decode(ids)
 
 
 def test_what_may_begin_a_stop_string_waits():
