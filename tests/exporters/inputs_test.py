@@ -1,6 +1,7 @@
 """`verify` on the user's own inputs: what only they show, and what cannot be read."""
 
 import sys
+from concurrent.futures import Future
 
 import keras
 import numpy as np
@@ -129,6 +130,41 @@ def test_a_difference_is_told_with_both_numbers_and_the_tolerance(tmp_path):
     assert f"{batch.names[0]}, place 0: Keras gives {right}, the artifact {wrong}." in (
         message
     )
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_a_tie_between_two_tokens_is_no_difference(kind):
+    model = make(kind, positions="rotary")
+    function = model.export_functions()[-1]
+    inputs = {model.prompt_input: np.array([[5, 6], [7, 8], [9, 3]], "int32")}
+    inputs["max_new_tokens"] = 4
+    chosen = checks.reference(function, inputs)["sequences"][:, 0, 0]
+    first, other = int(chosen[1]), 28
+    kernel = keras.ops.convert_to_numpy(model.head.kernel).copy()
+    kernel[:, other] = kernel[:, first]  # so that both are as likely
+    model.head.kernel.assign(kernel)
+
+    def answer(row, token):
+        forced = np.full((3, 1), -1, "int32")
+        forced[row] = token
+        return checks.reference(function, inputs | {"forced_token_ids": forced})
+
+    def verified(got):
+        report, expected = ExportReport("model", "onnx"), Future()
+        expected.set_result(checks.reference(function, inputs))
+        case = checks.Case(function, "own inputs", inputs, expected, ("a", "b", "c"))
+        checks.verify([case], [got], report)
+        return report
+
+    assert "ties" not in verified(answer(1, first)).checks[0]
+    report = verified(answer(1, other))
+    assert report.checks[0]["ties"] == 1 and "1 ties between two" in str(report)
+    with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
+        verified(answer(1, 4))
+    wrong = answer(1, other)
+    wrong["sequences"][1, 0, -1] = 4  # behind the tie
+    with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
+        verified(wrong)
 
 
 def test_inputs_that_are_compared_apart_are_reported_together(tmp_path, monkeypatch):
