@@ -33,18 +33,19 @@ SEARCH_INPUTS = {
 }
 # What every search is told; the rest is off where it is left out.
 REQUIRED = tuple(SEARCH_INPUTS)[:5]
+_LARGEST = 3e38  # of float32, but for infinity
 # From ... to, where there is an end; files refuse other values, too.
 RANGES = {
     "max_new_tokens": (1, None),
     "beams": (1, None),
     "num_return_sequences": (1, None),
     "length_penalty": (-5.0, 5.0),  # beyond, powers of lengths leave float32
-    "temperature": (0.0, None),
+    "temperature": (0.0, _LARGEST),
     "top_k": (0, None),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
     "seed": (-(2**31), 2**31 - 1),
-    "repetition_penalty": (1e-6, None),
+    "repetition_penalty": (1e-6, _LARGEST),
     "no_repeat_ngram_size": (0, None),
     "min_new_tokens": (0, None),
 }
@@ -151,8 +152,8 @@ class SearchOptions:
             value, integer = getattr(self, name), SEARCH_INPUTS[name][0] == "int32"
             if name == "max_new_tokens" and value is None:
                 continue
-            number = isinstance(value, numbers.Real) and math.isfinite(value)
-            if not (_is_int(value) if integer else number) or not (
+            known = _is_int(value) if integer else isinstance(value, numbers.Real)
+            if not known or not (
                 lowest <= value <= (math.inf if highest is None else highest)
             ):
                 kind = "an integer" if integer else "a finite number"

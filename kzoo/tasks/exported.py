@@ -304,8 +304,6 @@ def _in_ranges(inputs):
         value = inputs[name]
         message = f"{name} must be at least {lowest}"
         inputs[name] = value = ops.required(value, value >= lowest, message)
-        if highest is None and SEARCH_INPUTS[name][0] == "float32":
-            highest = 3e38  # not infinity
         if highest is not None:
             message = f"{name} must be at most {highest}"
             inputs[name] = ops.required(value, value <= highest, message)

@@ -371,6 +371,9 @@ def test_where_nothing_is_allowed_a_result_ends(model):
         (dict(constraint="^ab"), "leave out . and"),
         (dict(forced_tokens={"0": 5}), "places, 0 the first"),
         (dict(length_penalty=-60), "length_penalty must be"),
+        (dict(temperature=1e39), r"temperature must be .* at most 3e\+38"),
+        (dict(repetition_penalty=float("inf")), "repetition_penalty must be a finite"),
+        (dict(temperature=float("nan")), "temperature must be a finite number"),
         (dict(stream=True, beams=2), "stream gives tokens as they are chosen"),
     ],
 )
