@@ -109,7 +109,8 @@ class Seq2SeqLM(LanguageModel):
         """Without a target the decoder reads the source: any ids compare the two."""
         if "decoder_token_ids" not in row and "encoder_token_ids" in row:
             config = self.config.decoder
-            ids = [i for i in row["encoder_token_ids"] if i < config.vocabulary_size]
+            source = self._checked_ids("encoder_token_ids", row["encoder_token_ids"])
+            ids = [i for i in source if i < config.vocabulary_size]
             ids = [self.config.start_token_id, *ids][: config.max_sequence_length]
             row = {**row, "decoder_token_ids": ids}
         return super()._checked_row(row)
