@@ -113,7 +113,7 @@ def _renamed(tokenizer):
         described |= {"added_tokens": [], "post_processor": None}
         library = tokenizers.Tokenizer.from_str(json.dumps(described))
         secret = secrets.token_hex(8)
-        keys = {t["content"]: f"\ue000{secret}{t['id']}\ue001" for t in special}
+        keys = {t["content"]: f"<{secret}:{t['id']}>" for t in special}
 
         def token(each):
             flags = {k: v for k, v in each.items() if k not in ("id", "content")}
@@ -196,7 +196,20 @@ def _compiled(template):
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return jinja2.nodes.Scope(body).set_lineno(line)
 
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """Without products that would take all memory."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context, operator, left, right):
+            if operator == "**" and abs(right) > 1000:
+                raise OverflowError(f"A power of {right}.")
+            for value, times in ((left, right), (right, left)):
+                if hasattr(value, "__len__") and len(value) * times > _MOST:
+                    raise OverflowError(f"More than {_MOST} characters or items.")
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, jinja2.ext.loopcontrols],
@@ -205,7 +218,9 @@ def _compiled(template):
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
 
-    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    def tojson(
+        value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
+    ):
         return json.dumps(
             value,
             ensure_ascii=ensure_ascii,

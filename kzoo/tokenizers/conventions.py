@@ -49,12 +49,16 @@ class Template:
         """
         one, two = segments
         start, end = ([(i, one) for i in ids] for ids in (before, behind))
-        pair = between if between is None else (
-            *start,
-            ("A", one),
-            *((i, one) for i in between),
-            ("B", two),
-            *((i, two) for i in behind),
+        pair = (
+            between
+            if between is None
+            else (
+                *start,
+                ("A", one),
+                *((i, one) for i in between),
+                ("B", two),
+                *((i, two) for i in behind),
+            )
         )
         return cls((*start, ("A", one), *end), pair)
 
@@ -154,8 +158,7 @@ class Conventions:
             return self.languages[name]
         if not self.languages:
             raise ValueError(
-                "This tokenizer's model has no codes of languages. "
-                f"Received: {name!r}."
+                f"This tokenizer's model has no codes of languages. Received: {name!r}."
             )
         known = sorted(self.languages)
         low = str(name).lower()

@@ -53,7 +53,8 @@ _ALBERT = dict(_BERT, bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")
 _NAMES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "MPNet"), _BERT),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), _ROBERTA),
-    **dict.fromkeys(("XLMRoberta", "MBart", "MBart50", "Nllb", "M2M100"), _ROBERTA),
+    **dict.fromkeys(("XLMRoberta", "MBart", "MBart50", "Nllb"), _ROBERTA),
+    "M2M100": {role: name for role, name in _ROBERTA.items() if name != "<mask>"},
     "GPT2": _GPT2,
     "GPTNeoX": _GPT2,
     "T5": _T5,
@@ -388,9 +389,7 @@ def _wordpiece(folder, kind):
     lines = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings, names = folder.settings, folder.names
-    library = tokenizers.Tokenizer(
-        models.WordPiece(vocabulary, unk_token=names["unk"])
-    )
+    library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
     library.normalizer = normalizers.BertNormalizer(
         lowercase=settings.get("do_lower_case", True),
         strip_accents=settings.get("strip_accents"),
@@ -425,9 +424,14 @@ def _byte_bpe(folder, kind):
 def _begun(folder, id_of, start=False):
     """The template of a decoder, with a start or an end where the settings say so."""
     settings = folder.settings
-    before = [id_of(folder.names["bos"])] if settings.get("add_bos_token", start) else []
-    behind = [id_of(folder.names["eos"])] if settings.get("add_eos_token") else []
-    return Template.of(before, behind, [*behind, *before], segments=(0, 1))
+    bos, eos = (id_of(folder.names[role]) for role in ("bos", "eos"))
+    before = [bos] if settings.get("add_bos_token", start) else []
+    behind = [eos] if settings.get("add_eos_token") else []
+
+    def around(text, segment):
+        return [(part, segment) for part in (*before, text, *behind)]
+
+    return Template(around("A", 0), [*around("A", 0), *around("B", 1)])
 
 
 def _known(vocabulary, name):
@@ -438,21 +442,25 @@ def _known(vocabulary, name):
 
 def _template_of(library):
     """What a post-processor puts around texts, found with a text of any token."""
-    plain = (library.encode(text, add_special_tokens=False) for text in ("a", "1", "."))
-    text = next((encoding for encoding in plain if encoding.ids), None)
-    processor = library.post_processor
-    if text is None or processor is None:
+    if library.post_processor is None:
         return Template.of(between=())
+    texts = (text for text in ("a", "1", ".") if library.encode(text).tokens)
+    text = next((t for t in texts if 0 in library.encode(t).special_tokens_mask), None)
+    if text is None:
+        raise ValueError(f"The vocabulary writes no text: {library}.")
+    count = library.encode(text).special_tokens_mask.count(0)
 
     def parts(*texts):
-        encoding = processor.process(*texts, add_special_tokens=True)
-        found = []
-        for token_id, segment, number in zip(
-            encoding.ids, encoding.type_ids, encoding.sequence_ids
+        encoding, found, seen = library.encode(*texts), [], 0
+        for token_id, segment, special in zip(
+            encoding.ids, encoding.type_ids, encoding.special_tokens_mask
         ):
-            part = token_id if number is None else "AB"[number]
-            if number is None or not found or found[-1][0] != part:
-                found.append((part, segment))
+            if special:
+                found.append((token_id, segment))
+                continue
+            if seen % count == 0:
+                found.append(("AB"[seen // count], segment))
+            seen += 1
         return tuple(found)
 
     return Template(parts(text), parts(text, text))

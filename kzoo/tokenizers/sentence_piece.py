@@ -229,24 +229,20 @@ class SentencePieceTokenizer(Tokenizer):
         return found if self._processor.id_to_piece(found) == piece else None
 
     def _encode(self, texts):
-        if self.target_model is not None:
-            codes, texts = zip(*map(self._code, texts)) if texts else ((), ())
-            encoded = self._mapped(self._processor, list(texts))
-            return [[*code, *ids] for code, ids in zip(codes, encoded)]
-        return self._mapped(self._processor, texts)
+        return self._encoded(self._processor, self._tables[0], texts)
 
     def _encode_targets(self, texts):
-        if self.target_model is None:
-            return self._encode(texts)
-        return self._mapped(self._target, texts)
+        return self._encoded(self._target, self._tables[1], texts)
 
-    def _mapped(self, processor, texts):
+    def _encoded(self, processor, table, texts):
         """A model's pieces of texts, under our ids."""
+        codes = [[]] * len(texts)
+        if self.target_model is not None and texts:
+            codes, texts = map(list, zip(*map(self._code, texts)))
         encoded = processor.encode(texts, **self._drawn()) if texts else []
-        table = self._tables[processor is not self._processor]
         if table is None:
             return encoded
-        return [[table[i] for i in ids] for ids in encoded]
+        return [[*code, *(table[i] for i in ids)] for code, ids in zip(codes, encoded)]
 
     def _code(self, text):
         """The ids of a code in front of a text, and the text behind it."""
@@ -294,7 +290,11 @@ class SentencePieceTokenizer(Tokenizer):
             return self._processor.decode(sequences) if sequences else []
         rows = ([self._piece(i) for i in ids] for ids in sequences)
         # Of an empty list the library does not know that it is one of pieces.
-        return [self._target.decode(row) if row else "" for row in rows]
+        texts = [self._target.decode(row) if row else "" for row in rows]
+        if self.target_model is None:
+            return texts
+        # Pieces of the other model are written as they are.
+        return [text.replace(_SPACE, " ").strip() for text in texts]
 
     def _piece(self, token_id):
         if self.pieces is None:
