@@ -201,8 +201,8 @@ class _Folder:
                 name = "Roberta"
         if name not in allowed:
             raise ValueError(
-                f"The files of {name}Tokenizer in {self.path} cannot be read exactly as "
-                f"{kind!r}, which is of {list(allowed)}. Save the tokenizer with "
+                f"The files of {name}Tokenizer in {self.path} cannot be read exactly "
+                f"as {kind!r}, which is of {list(allowed)}. Save the tokenizer with "
                 "transformers as tokenizer.json, which is read as it is."
             )
         return name

@@ -18,8 +18,14 @@ from pathlib import Path
 import sentencepiece
 import tokenizers
 import transformers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers import trainers
+from tokenizers import (
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 TRAINING = [
     "A man rides a bike down the street, and 3 women look at him.",

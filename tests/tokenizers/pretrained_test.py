@@ -241,7 +241,7 @@ def test_a_chat_template_that_does_what_none_may_is_an_error(load):
         "{{ unknown.attribute }}",
         "{{ 'x' * 10**10 }}",
         "{{ [1] * 10**10 }}",
-        "{{ 10 ** 10 ** 10 }}",
+        "{{ 10 ** 9999 }}",
     ):
         with pytest.raises(ValueError, match="chat template"):
             of(bad).apply_chat_template(chat("hi"))
