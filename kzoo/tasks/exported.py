@@ -157,7 +157,8 @@ class ExportsGeneration(Exports):
     def export_functions(self):
         """What an artifact of this task offers: `forward` and `generate`."""
         prompt, *options = self._argument(self.prompt_input), *self.search_arguments()
-        needed = {a.name: a.default for a in options if a.name in REQUIRED}
+        forced = ("forced_token_ids",) if self.target_prefix else ()
+        needed = {a.name: a.default for a in options if a.name in (*REQUIRED, *forced)}
         processors = self.own_processors
 
         def generate(inputs):
@@ -246,6 +247,8 @@ class ExportsGeneration(Exports):
                 sizes = [axis if isinstance(axis, int) else 1 for axis in axes]
                 sizes[max(i for i, axis in enumerate(axes) if axis != size)] = 0
                 default = np.zeros(sizes, dtype)
+            if name == "forced_token_ids" and self.target_prefix:
+                default = np.array([self.target_prefix], dtype)
             arguments.append(Argument(name, dtype, axes, default))
         return arguments
 

@@ -226,7 +226,15 @@ class Generates(Task):
             )
         options = SearchOptions(**options)
         every = (*self.own_processors, *options.processors)
-        return dataclasses.replace(options, processors=every)
+        options = dataclasses.replace(options, processors=every)
+        return options.behind(self.target_prefix, self.tokenizer)
+
+    @property
+    def target_prefix(self):
+        """Ids that all that is generated begins with, such as a language's code."""
+        if self.tokenizer is None or self.config.encoder is None:
+            return ()
+        return self.tokenizer.conventions.target_prefix
 
     @property
     def own_processors(self):

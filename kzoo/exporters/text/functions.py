@@ -57,7 +57,11 @@ def _generation(task, function, codec):
     def call(inputs):
         inputs = dict(inputs)
         ids, mask = codec.encode(inputs.pop("text"))
-        ids, _ = _packed([*_ends(ids, before), (ids, mask), *_ends(ids, after)], task)
+        columns = [*_ends(ids, before), (ids, mask), *_ends(ids, after)]
+        if not [*before, *after]:  # an empty text has a place, too
+            ((none, seen),) = _ends(ids, [task.config.pad_token_id])
+            columns.append((none, ~seen))
+        ids, _ = _packed(columns, task)
         answer = function.call({**inputs, prompt: ids})
         ids = answer.pop("sequences")
         batch, hypotheses = ops.dim(ids, 0), ops.dim(ids, 1)
@@ -120,11 +124,11 @@ def _reading(task, function, codec, texts):
     def call(inputs):
         parts = [codec.encode(inputs[name]) for name in names]
         ids = parts[0][0]
-        columns = _ends(ids, [task.config.start_token_id])
-        segments = [0]
-        for number, (part, mask) in enumerate(_cut(parts, task)):
-            columns += [(part, mask), *_ends(ids, [task.config.end_token_id])]
-            segments += [number, number]
+        first, *others = task.template.around(texts)
+        columns = _ends(ids, first)
+        for part, special in zip(_cut(parts, task), others):
+            columns += [part, *_ends(ids, special)]
+        segments = task.template.segments(texts)
         ids, order = _packed(columns, task)
         features = {"token_ids": ids}
         if with_segments:
@@ -187,7 +191,7 @@ def _cut(parts, task):
     """Parts, ids and masks, with room beside what is special; see `_fitted`."""
     if task._limit is None:
         return parts
-    room = task._limit - 1 - len(parts)
+    room = task._limit - sum(map(len, task.template.around(len(parts))))
     lengths = [ops.sum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
     if len(parts) == 1:
         allowed = [lengths[0] * 0 + room]
@@ -205,7 +209,7 @@ def _packed(columns, task):
     """Ids side by side without what no mask allows, and padded; and their order."""
     masks = [mask for _, mask in columns]
     hidden = _joined([1 - ops.cast(mask, "int32") for mask in masks])
-    longest = ops.max(ops.sum(1 - hidden, axis=1))
+    longest = ops.maximum(ops.max(ops.sum(1 - hidden, axis=1)), 1)
     order = ops.argsort(hidden)  # stable
     order = ops.take(order, ops.arange(longest), axis=1)
     ids = _ordered([ids for ids, _ in columns], order)
