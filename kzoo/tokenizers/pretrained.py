@@ -53,8 +53,9 @@ _ALBERT = dict(_BERT, bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")
 _NAMES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "MPNet"), _BERT),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), _ROBERTA),
-    **dict.fromkeys(("XLMRoberta", "MBart", "MBart50", "Nllb"), _ROBERTA),
-    "M2M100": {role: name for role, name in _ROBERTA.items() if name != "<mask>"},
+    **dict.fromkeys(("XLMRoberta", "MBart", "Nllb"), _ROBERTA),
+    "MBart50": {role: name for role, name in _ROBERTA.items() if role != "bos"},
+    "M2M100": dict(_T5, bos="<s>", sep="</s>"),
     "GPT2": _GPT2,
     "GPTNeoX": _GPT2,
     "T5": _T5,
@@ -517,6 +518,8 @@ def _flags(token):
 def _settings(folder):
     """What is written again: the settings, with the names that classes know."""
     named = {f"{role}_token": name for role, name in folder.names.items() if name}
+    if folder.name == "Pegasus":
+        del named["mask_token"]  # transformers 5 loses an id where it is stated
     own = {} if folder.name is None else {"tokenizer_class": f"{folder.name}Tokenizer"}
     return {**named, **own, **folder.settings}
 
@@ -545,7 +548,7 @@ def _sentence_piece(folder, kind):
         codes = [f"__{code}__" for code in codes]
         pieces, special = [*pieces, *codes], [*special, *codes]
     elif kind == "fairseq_sentencepiece":
-        first = [names[role] for role in ("bos", "pad", "eos", "unk")]
+        first = [names[role] for role in ("cls", "pad", "eos", "unk")]
         codes = _codes(folder)
         pieces = [*first, *pieces[3:], *codes, names["mask"]]
         special += codes
@@ -645,7 +648,7 @@ def _around(folder, kind, ids_of, languages):
     if folder.name == "T5":
         return Template.of((), end, end)
     if folder.name == "XLMRoberta":
-        return Template.of([ids_of[folder.names["bos"]]], end, end * 2)
+        return Template.of([ids_of[folder.names["cls"]]], end, end * 2)
     first = {"MBart": "en_XX", "MBart50": "en_XX", "Nllb": "eng_Latn", "M2M100": "en"}
     code = [languages.get(first[folder.name], min(languages.values()))]
     if folder.name == "MBart" or folder.settings.get("legacy_behaviour"):
