@@ -123,6 +123,8 @@ class Conventions:
         chat_template: in Jinja; see `kzoo.tokenizers.chat`.
         layout: of the files that `save_pretrained_tokenizer` writes.
         settings: of `tokenizer_config.json`, as they were read.
+        batching: padding and truncation that `tokenizer.json` asks for, which
+            `kzoo.data` does instead; they are written again.
     """
 
     template: Template | None = None
@@ -131,6 +133,7 @@ class Conventions:
     chat_template: str | None = None
     layout: str | None = None
     settings: Mapping = dataclasses.field(default_factory=dict)
+    batching: Mapping = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if isinstance(self.template, Mapping):

@@ -90,6 +90,7 @@ _OF_LAYOUT = {
     "marian": ("Marian",),
     "m2m100": ("M2M100",),
 }
+_BATCHING = ("padding", "truncation")
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Codes of languages in the order of their ids, for folders that do not list them.
 _MBART = (
@@ -381,8 +382,11 @@ def _from_json(folder, kind):
     space = folder.settings.get("add_prefix_space")
     if splitter and splitter["type"] == "ByteLevel" and space is not None:
         splitter["add_prefix_space"] = space
+    batching = {name: described[name] for name in _BATCHING if described[name]}
     library = tokenizers.Tokenizer.from_str(json.dumps(described))
-    return _fast(folder, library, "fast", _template_of(library))
+    library.no_padding()
+    library.no_truncation()
+    return _fast(folder, library, "fast", _template_of(library), batching)
 
 
 def _wordpiece(folder, kind):
@@ -467,7 +471,7 @@ def _template_of(library):
     return Template(parts(text), parts(text, text))
 
 
-def _fast(folder, library, layout, template):
+def _fast(folder, library, layout, template, batching=None):
     """A `FastTokenizer` with all the special tokens that the folder names."""
     known = library.get_added_tokens_decoder()
     for token_id, token in folder.added.items():
@@ -506,6 +510,7 @@ def _fast(folder, library, layout, template):
         chat_template=folder.chat_template(),
         layout=layout,
         settings=_settings(folder),
+        batching=batching or {},
     )
     return FastTokenizer(library.to_str(), conventions=conventions, **ids)
 
@@ -718,6 +723,7 @@ def _content_of(tokenizer, name):
 
 def _json_with_template(tokenizer, template):
     described = json.loads(tokenizer._model_text())
+    described |= tokenizer.conventions.batching
     own = tokenizer.conventions.template
     if own is not None:
         library = tokenizers.Tokenizer.from_str(tokenizer._model_text())
