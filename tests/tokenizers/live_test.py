@@ -1,8 +1,5 @@
 """What kzoo writes, transformers reads with equal ids; where it is installed."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from kzoo.tokenizers import (
@@ -10,13 +7,9 @@ from kzoo.tokenizers import (
     load_pretrained_tokenizer,
     save_pretrained_tokenizer,
 )
+from tests.golden import folders as golden
 
 transformers = pytest.importorskip("transformers")
-
-_PATH = Path(__file__).parents[1] / "golden" / "folders.py"
-_SPEC = importlib.util.spec_from_file_location("golden_folders", _PATH)
-golden = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(golden)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

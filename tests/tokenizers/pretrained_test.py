@@ -1,9 +1,7 @@
 """Tokenizers of Hugging Face folders equal transformers, as golden files have it."""
 
-import importlib.util
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +14,7 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
-
-_PATH = Path(__file__).parents[1] / "golden" / "folders.py"
-_SPEC = importlib.util.spec_from_file_location("golden_folders", _PATH)
-golden = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(golden)
+from tests.golden import folders as golden
 
 NAMES = golden.names()
 CHATS = [name for name in NAMES if name.startswith(("llama_", "qwen"))]
@@ -340,3 +334,38 @@ def test_trained_tokenizers_have_no_conventions():
     }
     with pytest.raises(ValueError, match="no layout"):
         save_pretrained_tokenizer(model, "nowhere")
+
+
+def test_padding_of_the_file_is_no_part_of_a_template_and_is_written_again(
+    load, tmp_path
+):
+    _, cases, folder = load("bert_cased_json")
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["padding"] = {
+        "strategy": {"Fixed": 128},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    tokenizer = load_pretrained_tokenizer(tmp_path)
+    assert with_template(tokenizer, "a b") == with_template(
+        load("bert_cased_json")[0], "a b"
+    )
+    save_pretrained_tokenizer(tokenizer, tmp_path / "written")
+    written = json.loads((tmp_path / "written" / "tokenizer.json").read_text())
+    assert written["padding"] == described["padding"]
+
+
+def test_offsets_of_tables_of_ids_are_those_of_the_model(load):
+    for name in ("xlm_roberta", "marian", "m2m100"):
+        tokenizer = load(name)[0]
+        text = "hello world, hello"
+        ids, offsets = tokenizer.encode_with_offsets([text])
+        assert ids == tokenizer.encode([text])
+        assert [text[a:b] for a, b in offsets[0]][-1] in ("hello", "o", "lo", "llo")
+        assert offsets[0][-1][1] == len(text)
