@@ -177,17 +177,25 @@ class Tokenizer(abc.ABC):
                 prefix = (code,)
             else:  # what stands behind a source is what a target begins with
                 ids["start_token_id"] = code
-        twin = object.__new__(type(self))  # the library's model is shared
-        twin.__dict__.update(self.__dict__)
-        twin._ids = ids
         own = {"src_lang": source, "tgt_lang": target}
         own = {name: value for name, value in own.items() if value is not None}
-        twin._conventions = dataclasses.replace(
-            known,
+        twin = self.with_conventions(
             template=template,
             target_prefix=prefix,
             settings={**known.settings, **own},
         )
+        twin._ids = ids
+        return twin
+
+    def with_conventions(self, **changes) -> "Tokenizer":
+        """A copy with other `Conventions`, which shares the model.
+
+        Args:
+            **changes: fields of `Conventions`.
+        """
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._conventions = dataclasses.replace(self.conventions, **changes)
         return twin
 
     @property

@@ -34,6 +34,8 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
     everything = text + json.dumps([messages, plain], ensure_ascii=False)
     private = map(chr, range(0xE000, 0xF8FF))
     mark = next(character for character in private if character not in everything)
+    # Of one character there is no inside.
+    clear = not any(len(name) == 1 and name in everything for name in names)
     pattern = re.compile("|".join(map(re.escape, names)) or "(?!)")
 
     def inside(value):
@@ -59,7 +61,7 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
             add_generation_prompt,
             _changed(plain, change),
         )
-        if marked.replace(mark, "") == text:
+        if clear and marked.replace(mark, "") == text:
             break
     else:
         found = sorted({name for name in names if name in everything})
@@ -94,7 +96,8 @@ def _special_names(tokenizer):
     if hasattr(tokenizer, "_tokenizer"):
         added = tokenizer._tokenizer.get_added_tokens_decoder().values()
         return {token.content for token in added if token.special}
-    return {tokenizer._piece(i) for i in tokenizer.special_ids}
+    names = map(tokenizer._piece, tokenizer.special_ids)
+    return {name for name in names if tokenizer.token_id(name) is not None}
 
 
 def _renamed(tokenizer):

@@ -90,6 +90,7 @@ _OF_LAYOUT = {
     "marian": ("Marian",),
     "m2m100": ("M2M100",),
 }
+_MOST = 2**24  # ids: a file that claims more would take all memory
 _BATCHING = ("padding", "truncation")
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Codes of languages in the order of their ids, for folders that do not list them.
@@ -141,7 +142,16 @@ def load_pretrained_tokenizer(folder, kind: Kind | None = None) -> Tokenizer:
         raise ValueError(
             f"kind must be one of {list(get_args(Kind))}, or None. Received: {kind!r}."
         )
-    folder = _Folder(folder, kind)
+    try:
+        return _loaded(_Folder(folder, kind), kind)
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        # A value of another type than these files have, anywhere in them.
+        raise ValueError(
+            f"The files of {folder} are no tokenizer's: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _loaded(folder, kind):
     if (folder.path / _FAST).exists():
         tokenizer = _from_json(folder, kind)
     elif kind is None:
@@ -155,7 +165,13 @@ def load_pretrained_tokenizer(folder, kind: Kind | None = None) -> Tokenizer:
     source, target = (folder.settings.get(f"{side}_lang") for side in ("src", "tgt"))
     if tokenizer.languages and kind != "marian" and (source or target):
         tokenizer = tokenizer.for_languages(source, target)
-    return tokenizer
+    known = tokenizer.conventions
+    prefix, forced = known.target_prefix, folder.number("forced_bos_token_id")
+    if not prefix and forced is not None and forced != tokenizer.start_token_id:
+        prefix = (forced,)
+    if not prefix and not known.languages and folder.config.get("is_encoder_decoder"):
+        prefix = known.template.around()[0]  # BART's targets are as its sources
+    return tokenizer.with_conventions(target_prefix=tuple(prefix))
 
 
 class _Folder:
@@ -219,6 +235,11 @@ class _Folder:
             special = name in extra or name in self.names.values()
             own = AddedToken(name, special=special, normalized=not special)
             tokens.setdefault(token_id, own)
+        if any(not 0 <= token_id <= _MOST for token_id in tokens):
+            raise ValueError(
+                f"Added tokens of {self.path} must have ids in [0, {_MOST}]. "
+                f"Received: {max(tokens)}."
+            )
         return dict(sorted(tokens.items()))
 
     @property
@@ -377,13 +398,15 @@ def _from_json(folder, kind):
             ("strip_accents", "strip_accents"),
             ("tokenize_chinese_chars", "handle_chinese_chars"),
         ):
-            if name in folder.settings:
-                normalizer[key] = folder.settings[name]
+            value = folder.settings.get(name, normalizer[key])
+            if isinstance(value, bool) or name == "strip_accents":
+                normalizer[key] = value
     space = folder.settings.get("add_prefix_space")
     if splitter and splitter["type"] == "ByteLevel" and space is not None:
         splitter["add_prefix_space"] = space
     batching = {name: described[name] for name in _BATCHING if described[name]}
-    library = tokenizers.Tokenizer.from_str(json.dumps(described))
+    if json.loads(library.to_str()) != described:
+        library = tokenizers.Tokenizer.from_str(json.dumps(described))
     library.no_padding()
     library.no_truncation()
     return _fast(folder, library, "fast", _template_of(library), batching)
@@ -509,7 +532,7 @@ def _fast(folder, library, layout, template, batching=None):
         languages=_languages({n: library.token_to_id(n) for n in names}),
         chat_template=folder.chat_template(),
         layout=layout,
-        settings=_settings(folder),
+        settings=_settings(folder, layout),
         batching=batching or {},
     )
     return FastTokenizer(library.to_str(), conventions=conventions, **ids)
@@ -520,13 +543,14 @@ def _flags(token):
     return {name: getattr(token, name) for name in names}
 
 
-def _settings(folder):
+def _settings(folder, layout):
     """What is written again: the settings, with the names that classes know."""
     named = {f"{role}_token": name for role, name in folder.names.items() if name}
     if folder.name == "Pegasus":
         del named["mask_token"]  # transformers 5 loses an id where it is stated
-    own = {} if folder.name is None else {"tokenizer_class": f"{folder.name}Tokenizer"}
-    return {**named, **own, **folder.settings}
+    # Of a tokenizer.json any other class may change what the file says.
+    name = "PreTrainedTokenizerFast" if layout == "fast" else f"{folder.name}Tokenizer"
+    return {**named, "tokenizer_class": name, **folder.settings}
 
 
 # SentencePiece models.
@@ -585,7 +609,7 @@ def _sentence_piece(folder, kind):
         languages=languages,
         chat_template=folder.chat_template(),
         layout=kind,
-        settings=_settings(folder),
+        settings=_settings(folder, kind),
     )
     return SentencePieceTokenizer(
         model, special_token_ids=some, conventions=conventions, **options, **ids
@@ -595,7 +619,7 @@ def _sentence_piece(folder, kind):
 def _listed(vocabulary, path):
     """The pieces of a dict from pieces to ids, in order; `None` for a gap."""
     numbers = all(isinstance(i, int) and i >= 0 for i in vocabulary.values())
-    if not vocabulary or not numbers or max(vocabulary.values()) > 2**24:
+    if not vocabulary or not numbers or max(vocabulary.values()) > _MOST:
         raise ValueError(f"{path}/vocab.json must map pieces to ids.")
     pieces = [None] * (max(vocabulary.values()) + 1)
     for piece, token_id in vocabulary.items():

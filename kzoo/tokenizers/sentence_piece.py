@@ -97,6 +97,8 @@ class SentencePieceTokenizer(Tokenizer):
             own_id = self._processor.piece_to_id(self._piece(token_id))
             if self._processor.is_control(own_id):
                 self._special.add(token_id)
+        gaps = (i for i, piece in enumerate(self.pieces or ()) if piece is None)
+        self._special.update(gaps)
         self._special -= {None, self.unknown_token_id}
 
     def _table(self, processor):

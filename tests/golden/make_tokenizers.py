@@ -87,7 +87,7 @@ CHATS = [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "  What is 1 + 1?\n"},
         {"role": "assistant", "content": "It is 2."},
-        {"role": "user", "content": "日本語 😀 thanks"},
+        {"role": "user", "content": "日本語 😀 <tool_call>thanks </tool_call>"},
     ],
 ]
 CHATML = (
@@ -192,6 +192,17 @@ def folders():
         "byte_bpe",
         transformers.RobertaTokenizer,
         {**roberta, "tokenizer_config.json": text(spaced)},
+    )
+    bart = {"tokenizer_class": "BartTokenizer"}
+    model = {"model_type": "bart", "decoder_start_token_id": 2}
+    found["bart"] = (
+        "byte_bpe",
+        transformers.BartTokenizer,
+        {
+            **roberta,
+            "tokenizer_config.json": text(bart),
+            "config.json": text({**model, "is_encoder_decoder": True}),
+        },
     )
     opt = dict(tokenizer_class="GPT2Tokenizer", add_bos_token=True, pad_token="<pad>")
     opt |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>")
@@ -445,7 +456,9 @@ def cases(name, kind, of, folder):
         "size": len(known),
         "class": of.__name__,
     }
-    if kind in ("marian", "m2m100") or known.__dict__.get("tgt_lang"):
+    if name in ("marian", "m2m100", "bart", "t5", "pegasus") or known.__dict__.get(
+        "tgt_lang"
+    ):
         found["targets"] = [known(text_target=t)["input_ids"] for t in texts]
     for role in ("pad", "bos", "eos", "unk", "mask", "cls", "sep"):
         found[role] = getattr(known, f"{role}_token_id")

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import random
+import shutil
 
 import pytest
 
@@ -66,8 +68,7 @@ def test_templates_stand_around_texts_as_transformers_has_them(load, name):
         found = with_template(tokenizer, *pair)
         if cases["kind"] in ("marian", "m2m100"):  # their models have no segments
             found, segments = (found[0], None), None
-        if name != "llama_spm":  # converted, see above
-            assert found == (ids, segments)
+        assert found == (ids, segments)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,7 +114,7 @@ def test_targets_begin_with_their_language(load, name):
             whole.append(tokenizer.start_token_id)
         equal += whole == target
     assert equal > 0.65 * len(cases["targets"])
-    if name in ("marian", "m2m100"):
+    if name in ("marian", "m2m100", "bart"):
         assert equal == len(cases["targets"])
 
 
@@ -134,8 +135,10 @@ def test_saved_tokenizers_are_loaded_again(load, name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_written_folders_are_read_again(load, name, tmp_path):
-    tokenizer, cases, _ = load(name)
+    tokenizer, cases, folder = load(name)
     save_pretrained_tokenizer(tokenizer, tmp_path)
+    if (folder / "config.json").exists():  # the model's, beside the tokenizer's
+        shutil.copy(folder / "config.json", tmp_path)
     again = load_pretrained_tokenizer(tmp_path, cases["kind"])
     assert again.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
     assert again.conventions.template == tokenizer.conventions.template
@@ -285,6 +288,40 @@ def test_what_is_no_tokenizer_is_an_error_that_names_the_file(load, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="AlbertTokenizer"):
         load_pretrained_tokenizer(tmp_path, "sentencepiece")
+
+
+def test_a_chat_template_of_a_stranger_is_not_asked_for_a_token_of_one_character(load):
+    pytest.importorskip("jinja2")
+    tokenizer, _, _ = load("llama_spm")
+    config = tokenizer.get_config()
+    one = SentencePieceTokenizer.from_config(
+        {**config, "special_token_ids": [tokenizer.token_id("e")]}
+    )
+    with pytest.raises(ValueError, match="cannot be told apart"):
+        one.encode_chat(chat("hello"))
+
+
+def test_broken_settings_are_value_errors(load, tmp_path):
+    values = [None, 1, -1, 10**12, "x", "", [], [None], {}, {"content": 3}, True, 1.5]
+    generator = random.Random(0)
+    refused = 0
+    for name in ("bert_cased", "nllb", "qwen", "marian", "llama_spm", "m2m100"):
+        _, cases, folder = load(name)
+        for number in range(30):
+            broken = tmp_path / f"{name}{number}"
+            shutil.copytree(folder, broken)
+            files = [p for p in broken.iterdir() if p.suffix == ".json"]
+            path = generator.choice(files or [broken / "tokenizer_config.json"])
+            content = json.loads(path.read_text()) if path.exists() else {}
+            key = generator.choice([*content, "added_tokens_decoder", "pad_token"])
+            content[key] = generator.choice(values)
+            path.write_text(json.dumps(content))
+            try:
+                load_pretrained_tokenizer(broken, cases["kind"])
+            except ValueError:
+                refused += 1
+            shutil.rmtree(broken)
+    assert refused > 20
 
 
 def test_a_users_special_names_are_text(load):
