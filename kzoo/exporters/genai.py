@@ -182,6 +182,8 @@ def _tokenizer_files(task):
         "clean_up_tokenization_spaces": False,
         "model_max_length": task.config.decoder.max_sequence_length,
     }
+    if task.tokenizer.original_pad_token_id != task.config.pad_token_id:
+        del config["pad_token"]  # a name for a byte, which texts may have, too
     return {"tokenizer.json": model, "tokenizer_config.json": config}
 
 

@@ -127,16 +127,21 @@ def test_targets_begin_with_their_languages_code(load, name):
     assert rows(features["decoder_token_ids"]) == [[start, *cases["targets"][0]]]
 
     (code,) = tokenizer.conventions.target_prefix
+    (found,) = model.generate(cases["ids"][:1], max_new_tokens=4)
+    assert found[0] == code
+
+
+def test_what_a_user_forces_stands_behind_the_languages_code(load):
+    tokenizer, cases = load("m2m100")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    (code,), prompts = tokenizer.conventions.target_prefix, cases["ids"][:1]
     options = dict(max_new_tokens=5, min_new_tokens=3)
-    for more in ({}, {"beams": 2}, {"temperature": 1.0}):
-        (found,) = model.generate(cases["ids"][:1], **options, **more)
-        assert found[0] == code
     inner = tokenizer.encode(["hello"])[0]
-    (found,) = model.generate(cases["ids"][:1], forced_prefix="hello", **options)
+    (found,) = model.generate(prompts, beams=2, forced_prefix="hello", **options)
     assert found[: 1 + len(inner)] == [code, *inner][:5]
-    (found,) = model.generate(cases["ids"][:1], forced_tokens={0: inner[-1]}, **options)
+    (found,) = model.generate(prompts, forced_tokens={0: inner[-1]}, **options)
     assert found[:2] == [code, inner[-1]]
-    assert isinstance(model.generate(text, max_new_tokens=4), str)
+    assert isinstance(model.generate(cases["texts"][0], max_new_tokens=5), str)
 
 
 def test_a_language_that_a_model_starts_with_needs_a_model_of_it(load):
