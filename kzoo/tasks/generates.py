@@ -226,8 +226,17 @@ class Generates(Task):
             )
         options = SearchOptions(**options)
         every = (*self.own_processors, *options.processors)
-        options = dataclasses.replace(options, processors=every)
+        stops = options.stop_tokens
+        stops = [stops] if isinstance(stops, (str, numbers.Integral)) else [*stops]
+        options = dataclasses.replace(
+            options, processors=every, stop_tokens=(*stops, *self.own_stops)
+        )
         return options.behind(self.target_prefix, self.tokenizer)
+
+    @property
+    def own_stops(self):
+        """Ids that end all that is generated, besides the end token."""
+        return self.tokenizer.conventions.stop_token_ids if self.tokenizer else ()
 
     @property
     def target_prefix(self):

@@ -119,6 +119,7 @@ class Conventions:
             `None` for those that kzoo's tasks put around texts.
         target_prefix: what a target, or what is generated, begins with, such as a
             language's code.
+        stop_token_ids: more ids that end what is generated, such as a turn's of a chat.
         languages: dict from a language's name to its id.
         chat_template: in Jinja; see `kzoo.tokenizers.chat`.
         layout: of the files that `save_pretrained_tokenizer` writes.
@@ -129,6 +130,7 @@ class Conventions:
 
     template: Template | None = None
     target_prefix: tuple = ()
+    stop_token_ids: tuple = ()
     languages: Mapping = dataclasses.field(default_factory=dict)
     chat_template: str | None = None
     layout: str | None = None
@@ -138,7 +140,8 @@ class Conventions:
     def __post_init__(self):
         if isinstance(self.template, Mapping):
             object.__setattr__(self, "template", Template(**self.template))
-        object.__setattr__(self, "target_prefix", tuple(self.target_prefix))
+        for name in ("target_prefix", "stop_token_ids"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def get_config(self):
         """What differs from the defaults, as JSON has it."""

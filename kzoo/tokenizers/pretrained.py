@@ -171,7 +171,10 @@ def _loaded(folder, kind):
         prefix = (forced,)
     if not prefix and not known.languages and folder.config.get("is_encoder_decoder"):
         prefix = known.template.around()[0]  # BART's targets are as its sources
-    return tokenizer.with_conventions(target_prefix=tuple(prefix))
+    ends = folder.numbers("eos_token_id")
+    ends = [i for i in ends if i != tokenizer.end_token_id]
+    ends = [i for i in ends if 0 <= i < tokenizer.vocabulary_size]
+    return tokenizer.with_conventions(target_prefix=prefix, stop_token_ids=ends)
 
 
 class _Folder:
@@ -302,15 +305,18 @@ class _Folder:
             found = found.get("default")
         return found
 
-    def number(self, name):
-        """An id of the model's configs, or `None`."""
+    def numbers(self, name):
+        """Ids of the model's configs; those for generation come first."""
         for config in (self.generation, self.config):
             found = config.get(name)
-            if isinstance(found, list):
-                found = found[0] if found else None
-            if found is not None:
+            found = found if isinstance(found, list) else [found]
+            if found and None not in found:
                 return found
-        return None
+        return []
+
+    def number(self, name):
+        """The first of them, or `None`."""
+        return next(iter(self.numbers(name)), None)
 
 
 def _content(token):

@@ -1,10 +1,13 @@
 """Tasks put around texts what a pretrained tokenizer's model expects."""
 
+import json
+
 import numpy as np
 import pytest
 
 import kzoo
 from kzoo.exporters import ExportError
+from kzoo.exporters import onnx as onnx_export
 from kzoo.tokenizers import load_pretrained_tokenizer
 from tests.golden import folders as golden
 from tests.harness import perturb
@@ -181,8 +184,6 @@ def test_files_begin_with_the_languages_code_by_themselves(load, tmp_path):
     model = make(kzoo.Seq2SeqLM, tokenizer, positions="rotary")
     report = model.export(tmp_path / "m", format="onnx")
     assert report
-    from kzoo.exporters import onnx as onnx_export
-
     session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
     ids = np.array(cases["ids"][:1])
     (sequences, *_) = session.run(
@@ -203,3 +204,27 @@ def test_texts_in_files_begin_as_the_tokenizer_has_them(load, tmp_path):
     tokenizer, _ = load("roberta")
     model = make(kzoo.PairScorer, tokenizer, positions="rotary")
     model.export(tmp_path / "p", format="onnx", text=True)
+
+
+def test_more_ends_of_a_models_config_end_what_is_generated(load, tmp_path):
+    pytest.importorskip("onnxruntime_extensions")
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    cases = golden.unpack("gpt2", folder)
+    plain = make(kzoo.CausalLM, load("gpt2")[0], positions="rotary")
+    (found,) = plain.generate([cases["ids"][0]], max_new_tokens=6)
+    stop = found[2]
+    config = {"eos_token_id": [0, stop, 10**9]}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    tokenizer = load_pretrained_tokenizer(folder, cases["kind"])
+    assert tokenizer.conventions.stop_token_ids == (stop,)
+    model = make(kzoo.CausalLM, tokenizer, positions="rotary")
+    (ended,) = model.generate([cases["ids"][0]], max_new_tokens=6)
+    assert ended == found[: found.index(stop)]
+    text = cases["texts"][0]
+    expected = model.generate(text, max_new_tokens=6)
+    model.export(tmp_path / "m", format="onnx", text=True)
+    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    inputs = {"text": np.array([text], object), "max_new_tokens": np.array(6)}
+    (texts,) = session.run(["generated_text"], inputs)
+    assert texts[0, 0] == expected

@@ -53,9 +53,10 @@ def _generation(task, function, codec):
     prompt = task.prompt_input
     (before, after), outputs = task.prompt_specials, dict(function.outputs)
     outputs = {"generated_text": outputs.pop("sequences")[:2], **outputs}
+    own = task._own_inputs()
 
     def call(inputs):
-        inputs = dict(inputs)
+        inputs = {**own, **inputs}
         ids, mask = codec.encode(inputs.pop("text"))
         columns = [*_ends(ids, before), (ids, mask), *_ends(ids, after)]
         if not [*before, *after]:  # an empty text has a place, too
@@ -82,7 +83,8 @@ def _generation(task, function, codec):
     def write(inputs, answer):
         answer = dict(answer)
         ids = answer.pop("sequences")
-        ends = {task.config.end_token_id, *inputs.get("stop_token_ids", ())}
+        stops = {**own, **inputs}.get("stop_token_ids", ())
+        ends = {task.config.end_token_id, *stops}
         rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
         text = np.array(task.tokenizer.decode(rows), object).reshape(ids.shape[:2])
         return {"generated_text": text, **answer}
