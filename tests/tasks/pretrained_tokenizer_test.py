@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -228,3 +229,15 @@ def test_more_ends_of_a_models_config_end_what_is_generated(load, tmp_path):
     inputs = {"text": np.array([text], object), "max_new_tokens": np.array(6)}
     (texts,) = session.run(["generated_text"], inputs)
     assert texts[0, 0] == expected
+
+
+@pytest.mark.parametrize("name", ["roberta", "marian"])
+def test_saved_models_keep_the_conventions(load, name, tmp_path):
+    tokenizer, cases = load(name)
+    kind = kzoo.Seq2SeqLM if name == "marian" else kzoo.SentenceEmbedder
+    model = make(kind, tokenizer)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.tokenizer.conventions == tokenizer.conventions
+    assert again.template == model.template
+    assert again.tokenizer.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
