@@ -195,6 +195,22 @@ class SearchOptions:
         if self.forced_tokens and self.forced_prefix is not None:
             raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
 
+    def behind(self, prefix, tokenizer):
+        """The options with more ids in front of what is forced; see `forced_prefix`."""
+        if not len(prefix):
+            return self
+        if self.forced_tokens:
+            tokens = {i + len(prefix): t for i, t in self.forced_tokens.items()}
+            tokens |= dict(enumerate(prefix))
+            return dataclasses.replace(self, forced_tokens=tokens)
+        rows = [[]]
+        if self.forced_prefix is not None and len(self.forced_prefix):
+            known = _Ids(tokenizer, tokenizer.vocabulary_size)
+            rows = known.rows("forced_prefix", self.forced_prefix)
+        rows = [[*prefix, *row] for row in rows]
+        rows = rows[0] if len(rows) == 1 else rows
+        return dataclasses.replace(self, forced_prefix=rows)
+
     def _changed(self, names):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]
@@ -366,7 +382,7 @@ class _Ids:
                 f"{name} is given as text, and the model has no tokenizer: give ids. "
                 f"Received: {text!r}."
             )
-        return self.tokenizer.encode([text])[0]
+        return self.tokenizer.encode_targets([text])[0]
 
 
 def _listed(name, kind, values):

@@ -163,7 +163,8 @@ class ExportsGeneration(Exports):
     def export_functions(self):
         """What an artifact of this task offers: `forward` and `generate`."""
         prompt, *options = self._argument(self.prompt_input), *self.search_arguments()
-        needed = {a.name: a.default for a in options if a.name in REQUIRED}
+        needed = (*REQUIRED, *self._own_inputs())
+        needed = {a.name: a.default for a in options if a.name in needed}
         processors = self.own_processors
 
         def generate(inputs):
@@ -191,6 +192,15 @@ class ExportsGeneration(Exports):
                 self.config.pad_token_id,
             ),
         ]
+
+    def _own_inputs(self):
+        """Options that the tokenizer's conventions set, where a caller does not."""
+        found = {}
+        if self.target_prefix:
+            found["forced_token_ids"] = np.array([self.target_prefix], "int32")
+        if self.own_stops:
+            found["stop_token_ids"] = np.array(self.own_stops, "int32")
+        return found
 
     def _checked(self, inputs):
         """The inputs of a search, which end it in an error where they are no such.
@@ -242,6 +252,8 @@ class ExportsGeneration(Exports):
                 sizes = [axis if isinstance(axis, int) else 1 for axis in axes]
                 sizes[max(i for i, axis in enumerate(axes) if axis != size)] = 0
                 default = np.zeros(sizes, dtype)
+            if name in self._own_inputs():
+                default = self._own_inputs()[name]
             arguments.append(Argument(name, dtype, axes, default))
         return arguments
 

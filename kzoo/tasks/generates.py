@@ -228,7 +228,24 @@ class Generates(Task):
             )
         options = SearchOptions(**options)
         every = (*self.own_processors, *options.processors)
-        return dataclasses.replace(options, processors=every)
+        stops = options.stop_tokens
+        stops = [stops] if isinstance(stops, (str, numbers.Integral)) else [*stops]
+        options = dataclasses.replace(
+            options, processors=every, stop_tokens=(*stops, *self.own_stops)
+        )
+        return options.behind(self.target_prefix, self.tokenizer)
+
+    @property
+    def own_stops(self):
+        """Ids that end all that is generated, besides the end token."""
+        return self.tokenizer.conventions.stop_token_ids if self.tokenizer else ()
+
+    @property
+    def target_prefix(self):
+        """Ids that all that is generated begins with, such as a language's code."""
+        if self.tokenizer is None or self.config.encoder is None:
+            return ()
+        return self.tokenizer.conventions.target_prefix
 
     @property
     def own_processors(self):

@@ -71,13 +71,10 @@ class Task(FineTunes, Model):
                     f"only {smallest}. Build the model with vocabulary_size="
                     f"{tokenizer.vocabulary_size}."
                 )
-            own = dict(
-                pad_token_id=tokenizer.pad_token_id,
-                start_token_id=tokenizer.start_token_id,
-                end_token_id=tokenizer.end_token_id,
-            )
-            if tokenizer.mask_token_id is not None:  # few have one
-                own["mask_token_id"] = tokenizer.mask_token_id
+            names = ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id")
+            own = {name: getattr(tokenizer, name) for name in names}
+            # What a vocabulary lacks, such as a mask, the model has from its config.
+            own = {name: found for name, found in own.items() if found is not None}
             config = config.replace(**own)
         self.config = config
         self.tokenizer = tokenizer
