@@ -52,6 +52,8 @@ IRRELEVANT = {
     "transformers_version",
     "use_bfloat16",
     "use_cache",
+    "sbert_ce_default_activation_function",  # of cross-encoders, and the next, too:
+    "sentence_transformers",  # the zoo reads them
     # Of training and of searches: what generation_config.json says holds.
     "begin_suppress_tokens",
     "bad_words_ids",
@@ -89,6 +91,8 @@ _ONLY = {
     "pruned_heads": {},
     "quantization_config": None,
 }
+# Tasks whose head is that of another: a sequence classifier with one number.
+_SAME_HEAD = {"TextRegressor": "TextClassifier", "PairScorer": "TextClassifier"}
 # Fields that change training alone; a checkpoint need not be able to say them.
 _TRAINING = {
     "dropout",
@@ -145,7 +149,8 @@ class Head:
         modules: the table's rows of the head, with whole names.
         options: arguments of the task, fixed for the family.
         rules: as a family's, for arguments of the task.
-        duplicates: tensors that repeat others, by the others' names.
+        duplicates: tensors that repeat others, by the others' names. Where the head
+            has a kernel of its own they are what transformers computes with.
     """
 
     architecture: str
@@ -284,9 +289,13 @@ class Family:
             )
         return keys
 
+    def head(self, task):
+        """The `Head` of a task's class, or `None`."""
+        return self.heads.get(_SAME_HEAD.get(task, task))
+
     def head_options(self, task, keys):
         """Arguments of a task of this family, but those of its labels."""
-        head = self.heads.get(task)
+        head = self.head(task)
         if head is None:
             return {}
         options = dict(head.options)
@@ -310,9 +319,16 @@ class Family:
         Raises:
             KeyError: a variable has no row in the table.
         """
-        head = self.heads.get(task, Head(""))
+        head = self.head(task) or Head("")
         prefix = self.prefix if with_prefix else ""
         rows = {**self.modules, **head.modules}
+        if tied is None:
+            for name, other in head.duplicates.items():
+                rows |= {
+                    path: (Raw(name), row)
+                    for path, row in head.modules.items()
+                    if row == Raw(other)
+                }
         order = {module: place for place, module in enumerate(rows)}
         found = {}
         for path in shapes:

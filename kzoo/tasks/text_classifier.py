@@ -99,6 +99,7 @@ class TextClassifier(TextTask):
         hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Raises:
         ValueError: neither or both of `labels` and `num_classes`, or fewer than two.
@@ -204,6 +205,7 @@ class TextRegressor(TextTask):
         hidden_activation: of an inner layer of the head.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Example:
         >>> regressor = kzoo.TextRegressor.from_size("tiny", tokenizer)

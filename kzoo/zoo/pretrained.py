@@ -14,6 +14,7 @@ from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
 from kzoo.layers.base import blank_weights, make_initializer
 from kzoo.tasks.task import CONFIG_FILE, load_task
+from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
 # A task's short name, and its class.
 TASKS = {
@@ -28,6 +29,13 @@ TASKS = {
     "token_classifier": "TokenClassifier",
 }
 _LABELLED = ("TextClassifier", "TokenClassifier")
+# Sequence classifiers of one number.
+_NUMBER = ("TextRegressor", "PairScorer")
+# What sentence-transformers names as the activation of a cross-encoder's score.
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.linear.Identity": None,
+}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
 
@@ -79,11 +87,14 @@ def from_preset(
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
-    name = _task_name(family, task, keys)
+    name = _task_name(family, task, keys, folder)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
     given = options
-    options = {**family.head_options(name, keys), **_labels(name, keys), **given}
+    options = {**family.head_options(name, keys), **_labels(name, keys)}
+    if name == "SentenceEmbedder":
+        options |= read_pooling(folder, config)
+    options |= given
     if "num_classes" in given:
         options.pop("labels", None)
     with open_tensors(folder) as tensors:
@@ -139,7 +150,8 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
     for candidate in [family] if family else MODULES:
         described = family_of(candidate)
         try:
-            if name not in described.heads:
+            head = described.head(name)
+            if head is None:
                 raise Unsupported(f"kzoo knows no head of {name} there.")
             for option, value in described.heads[name].options.items():
                 if getattr(task, option) != value:
@@ -148,12 +160,12 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
                         f"Received: {getattr(task, option)!r}."
                     )
             keys = described.write_config(task.config)
+            _write_options(described, name, task, keys)
             break
         except ValueError as error:
             reasons[candidate] = str(error)
     else:
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
-    head = described.heads[name]
     variables = {
         path: _Read(variable) for path, variable in task.named_variables().items()
     }
@@ -166,12 +178,20 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         labels = labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         keys["id2label"] = {str(i): label for i, label in enumerate(labels)}
         keys["label2id"] = {label: i for i, label in enumerate(labels)}
-    for rule in head.rules:
-        keys |= rule.write(lambda field: getattr(task, field))
+    if name in _NUMBER:
+        keys |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    if name == "TextRegressor":
+        keys["problem_type"] = "regression"
+    if name == "PairScorer":
+        inverse = {own: theirs for theirs, own in _ACTIVATIONS.items()}
+        named = inverse[task.output_activation]
+        keys["sentence_transformers"] = {"activation_fn": named}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder, tensors, max_shard_bytes)
     (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+    if name == "SentenceEmbedder":
+        write_pooling(task, folder)
     if task.tokenizer is not None:
         from kzoo.tokenizers import save_pretrained_tokenizer
 
@@ -210,16 +230,42 @@ def read_json(path):
     return keys
 
 
-def _task_name(family, task, keys):
+def _task_name(family, task, keys, folder):
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if task is not None:
         return TASKS[task]
+    if is_embedder(folder):
+        return "SentenceEmbedder"
     named = keys.get("architectures") or []
     for name, head in family.heads.items():
         if head.architecture in named:
+            if name == "TextClassifier" and _count(keys) == 1:
+                return _NUMBER[_activation_name(keys) is not None]
             return name
     return next(iter(family.heads))
+
+
+def _write_options(family, name, task, keys):
+    """Adds the keys of a task's head to those of its config.
+
+    Raises:
+        Unsupported: the family's head has not what the task has.
+    """
+    for rule in family.head(name).rules:
+        for key, value in rule.write(lambda field: getattr(task, field)).items():
+            if keys.setdefault(key, value) != value:
+                raise Unsupported(
+                    f"{key} is one thing for the stack and the head. "
+                    f"Received: {keys[key]!r} and {value!r}."
+                )
+    for option, value in family.head_options(name, keys).items():
+        own = getattr(task, option)
+        if own != value and option != "head_dropout":
+            raise Unsupported(
+                f"model_type={family.model_type!r} has a {name} with "
+                f"{option}={value!r}. Received: {own!r}."
+            )
 
 
 def _tokenizer(folder, kind):
@@ -232,13 +278,39 @@ def _tokenizer(folder, kind):
 
 
 def _labels(name, keys):
-    """Labels of the config, where the task has some."""
+    """Labels of the config, where the task has some, or what its number is."""
+    kind = keys.get("problem_type")
+    several = kind == "regression" and _count(keys) > 1
+    if name == "TextClassifier" and (several or kind == "multi_label_classification"):
+        raise Unsupported(
+            f"problem_type={kind!r} with {_count(keys)} labels is not supported: "
+            f"{name} gives a text one class."
+        )
+    if name == "PairScorer" and _count(keys) == 1:
+        named = _activation_name(keys) or next(iter(_ACTIVATIONS))
+        if named not in _ACTIVATIONS:
+            raise Unsupported(
+                f"activation_fn={named!r} is not supported. "
+                f"Supported: {list(_ACTIVATIONS)}."
+            )
+        return {"output_activation": _ACTIVATIONS[named]}
     if name not in _LABELLED:
         return {}
     labels = keys.get("id2label")
     if not labels:
         return {"num_classes": keys.get("num_labels") or 2}
     return {"labels": [labels[str(i)] for i in range(len(labels))]}
+
+
+def _count(keys):
+    """How many labels a config has."""
+    return len(keys.get("id2label") or ()) or keys.get("num_labels") or 2
+
+
+def _activation_name(keys):
+    """What a config says of a cross-encoder's score, or `None`."""
+    own = keys.get("sentence_transformers") or {}
+    return own.get("activation_fn") or keys.get("sbert_ce_default_activation_function")
 
 
 def _tied(task):
