@@ -236,7 +236,7 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""
         return {"rope_parameters": rope}
 
     names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
-    return Rule(names, read, write)
+    return Rule((*names, "original_max_position_embeddings"), read, write)
 
 
 _HEADS = "num_attention_heads"
@@ -312,7 +312,9 @@ def written(scaling):
     return values
 
 
-def window(key="sliding_window", types=None, read_types=None):
+def window(
+    key="sliding_window", types=None, read_types=None, default=None, switch=None
+):
     """The rule of windows: all layers have one, or those that `layer_types` names.
 
     Args:
@@ -320,11 +322,15 @@ def window(key="sliding_window", types=None, read_types=None):
         types: a function of a dict of all keys, to the list of the layers' types where
             `layer_types` is left out; `None` where all have the window.
         read_types: keys that `types` reads.
+        default: the length, where it is left out.
+        switch: a key without which there is no window.
     """
 
     def read(keys):
-        length = keys.get(key)
-        kinds = keys.get("layer_types")
+        length = keys.get(key, default)
+        if switch is not None and not keys.get(switch):
+            length = None
+        kinds = keys.get("layer_types") if types else None
         if kinds is None:
             number = keys["num_hidden_layers"]
             kinds = types(keys) if types else ["sliding_attention"] * number
@@ -346,16 +352,18 @@ def window(key="sliding_window", types=None, read_types=None):
     def write(field_of):
         length, layers = field_of("attention_window"), field_of("windowed_layers")
         number = field_of("num_layers")
+        turned = {} if switch is None else {switch: length is not None}
         if types is None:
             if layers is not None:
                 raise Unsupported("All layers have the window, or none.")
-            return {key: length}
+            return {key: length, **turned}
         if length is None:
             layers = ()
         kinds = [
             "sliding_attention" if layers is None or i in layers else "full_attention"
             for i in range(number)
         ]
-        return {key: length, "layer_types": kinds}
+        return {key: length, "layer_types": kinds, **turned}
 
-    return Rule((key, "layer_types", *(read_types or ())), read, write)
+    names = (key, *(["layer_types"] if types else ()), *(read_types or ()))
+    return Rule((*names, *([switch] if switch else ())), read, write)

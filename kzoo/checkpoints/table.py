@@ -175,7 +175,8 @@ class Family:
         irrelevant: more keys that say nothing about what a model computes.
         ignored: regular expressions of tensors that hold no weights, or those of heads
             that kzoo has not.
-        kernels_in_out: kernels are stored as kzoo has them, (inputs, outputs).
+        kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
+            outputs).
         checks: functions of all keys that raise `Unsupported`.
     """
 
@@ -325,7 +326,7 @@ class Family:
                     names,
                     tuple(path for _, path, _ in members),
                     members[0][2],
-                    self.kernels_in_out,
+                    self.kernels_in_out and not members[0][1].startswith("head/"),
                 )
             )
         duplicates = {
@@ -338,6 +339,7 @@ class Family:
             table = next(s.names[0] for s in sources if tied in s.paths)
             for path in ("head/kernel", "head/output/kernel"):
                 module = head.modules.get(path.rpartition("/")[0])
+                module = module[0] if isinstance(module, tuple) else module
                 if module is not None and path not in shapes:
                     duplicates[f"{module}.weight"] = table
         return sources, duplicates
@@ -348,12 +350,13 @@ class Family:
             return True
         for head in self.heads.values():
             for row in head.modules.values():
-                module = row.name if isinstance(row, Raw | ByHead) else row
-                module = module.removeprefix("^")
-                if name.removeprefix(self.prefix).startswith(
-                    (module, module.removeprefix(self.prefix))
-                ):
-                    return True
+                for each in row if isinstance(row, tuple) else (row,):
+                    module = each.name if isinstance(each, Raw | ByHead) else each
+                    module = module.removeprefix("^")
+                    if name.removeprefix(self.prefix).startswith(
+                        (module, module.removeprefix(self.prefix))
+                    ):
+                        return True
             if name in head.duplicates:
                 return True
         return False

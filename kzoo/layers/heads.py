@@ -90,6 +90,7 @@ class PredictionHead(Layer):
             `ops.ACTIVATIONS`; `None` for none.
         dropout: rate on what the outer linear layer reads, while training.
         kernel_initializer: of the linear layers.
+        use_bias: the outer linear layer has a bias.
 
     Raises:
         ValueError: an unknown activation.
@@ -102,6 +103,7 @@ class PredictionHead(Layer):
         hidden_activation=None,
         dropout=0.0,
         kernel_initializer="glorot_uniform",
+        use_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -113,10 +115,12 @@ class PredictionHead(Layer):
         self.units, self.hidden_dim = units, hidden_dim
         self.hidden_activation, self.dropout = hidden_activation, dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.use_bias = use_bias
 
-        def linear(name, width):
+        def linear(name, width, use_bias=True):
             return Dense(
                 width,
+                use_bias=use_bias,
                 kernel_initializer=self.kernel_initializer.clone(),
                 dtype=self.dtype_policy,
                 name=name,
@@ -124,7 +128,7 @@ class PredictionHead(Layer):
 
         self.hidden = linear("hidden", hidden_dim) if hidden_activation else None
         self.input_dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.output_projection = linear("output", units)
+        self.output_projection = linear("output", units, use_bias)
 
     def build(self, *_):
         """Builds the linear layers."""
@@ -149,6 +153,7 @@ class PredictionHead(Layer):
             "hidden_activation": self.hidden_activation,
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "use_bias": self.use_bias,
         }
 
 

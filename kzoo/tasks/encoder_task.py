@@ -281,6 +281,7 @@ class PredictionTask(EncoderTask):
         hidden_activation: of an inner layer of the head, or `None` for none.
         head_dropout: rate on what the head's last layer reads.
         max_length: in tokens.
+        head_use_bias: the head's last layer has a bias.
     """
 
     def __init__(
@@ -291,16 +292,19 @@ class PredictionTask(EncoderTask):
         hidden_activation=None,
         head_dropout=0.1,
         max_length=None,
+        head_use_bias=True,
         **kwargs,
     ):
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
         self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.head_use_bias = head_use_bias
         self.head = PredictionHead(
             units,
             self.stack.config.hidden_dim,
             hidden_activation,
             head_dropout,
             make_initializer(self.stack.config),
+            head_use_bias,
             dtype=self.dtype_policy,
             name="head",
         )
@@ -312,6 +316,7 @@ class PredictionTask(EncoderTask):
             **super().options,
             "hidden_activation": self.hidden_activation,
             "head_dropout": self.head_dropout,
+            "head_use_bias": self.head_use_bias,
         }
 
 
