@@ -254,19 +254,25 @@ def rope_scaling(rope, keys):
     length = rope.pop("original_max_position_embeddings", None)
     length = keys.get("original_max_position_embeddings") or length
     length = length or keys.get("max_position_embeddings")
+
+    def needed(name):
+        if name not in rope:
+            raise Unsupported(f"The {kind!r} rope parameters lack {name!r}.")
+        return rope.pop(name)
+
     if kind == "default":
         fields = {}
     elif kind == "linear":
-        fields = dict(factor=float(rope.pop("factor")))
+        fields = dict(factor=float(needed("factor")))
     elif kind == "llama3":
         fields = dict(
-            factor=float(rope.pop("factor")),
+            factor=float(needed("factor")),
             original_length=length,
-            low_frequency_factor=float(rope.pop("low_freq_factor")),
-            high_frequency_factor=float(rope.pop("high_freq_factor")),
+            low_frequency_factor=float(needed("low_freq_factor")),
+            high_frequency_factor=float(needed("high_freq_factor")),
         )
     elif kind == "yarn":
-        factor = rope.pop("factor") or keys["max_position_embeddings"] / length
+        factor = needed("factor") or keys["max_position_embeddings"] / length
         scales = [rope.pop("mscale", None), rope.pop("mscale_all_dim", None)]
         attention = rope.pop("attention_factor", None)
         if attention is None and all(scales):

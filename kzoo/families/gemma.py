@@ -100,6 +100,9 @@ def _read_ropes(keys):
             "rope_type='default'."
         )
     windowed = WINDOW3.read(keys)["attention_window"]
+    kinds = keys.get("layer_types") or _every(None)(keys)
+    if not windowed and "sliding_attention" in kinds:
+        raise Unsupported("sliding_window=None is not supported with windowed layers.")
     return {
         "rope_max_wavelength": float(base),
         "rope_scaling": rope_scaling(full, keys),

@@ -208,3 +208,5 @@ DECODERS = {
     ),
     "phi3_classifier": classifier("Phi3Config", "Phi3", PHI),
 }
+for name in ("llama3", "gemma2", "gemma3"):
+    DECODERS[name]["bfloat16"] = True

@@ -88,7 +88,7 @@ def outputs(row, model):
             value = getattr(result, kind)
             if kind == "start_logits":
                 value = torch.stack([value, result.end_logits], axis=1)
-            found[side] = value.numpy()
+            found[side] = value.float().numpy()
         if row["task"] in ("causal_lm", "seq2seq_lm"):
             side = "left" if row["task"] == "causal_lm" else "right"
             ids, mask = batch(row, side)
@@ -135,6 +135,9 @@ def main(names):
         row = ROWS[name]
         model = model_of(row)
         found = outputs(row, model)
+        if row.get("bfloat16"):
+            half = outputs({**row, "task": None}, model_of(row, "bfloat16"))
+            found |= {f"{side}_bfloat16": half[side] for side in sides(row)}
         shapes, config = stored(model)
         config.pop("transformers_version", None)
         described = {"config": config, "tensors": shapes}
