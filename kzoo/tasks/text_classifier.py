@@ -99,6 +99,7 @@ class TextClassifier(TextTask):
         hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.
+        head_use_bias: the head's last layer has a bias.
 
     Raises:
         ValueError: neither or both of `labels` and `num_classes`, or fewer than two.
