@@ -41,6 +41,7 @@ CORE = {
     "layers",
     "models",
     "ops",
+    "parity",
     "reference_test.py",
     "training",
 }

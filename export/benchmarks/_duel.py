@@ -217,6 +217,16 @@ def machine():
     }
 
 
+def results(args, versions, cells):
+    """What the JSON of a benchmark holds."""
+    return {
+        "machine": machine(),
+        "versions": versions,
+        "arguments": settings(args),
+        "cells": cells,
+    }
+
+
 def write_results(name, results, rows):
     """Writes `results/<name>.json` and `.md`; prints the table.
 

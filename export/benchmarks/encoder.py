@@ -254,16 +254,10 @@ def main():
                 cells.append({**cell, "vectors_differ_by": differ})
         for worker in workers:
             worker.close()
-    results = {
-        "machine": _duel.machine(),
-        "versions": versions,
-        "arguments": _duel.settings(args),
-        "cells": cells,
-    }
     largest = max(d for cell in cells for d in cell["vectors_differ_by"].values())
     print(f"vectors differ by {largest:.1e} at most")
     rows = _duel.table(["cell", "kzoo sequences/s"], cells)
-    _duel.write_results(args.out, results, rows)
+    _duel.write_results(args.out, _duel.results(args, versions, cells), rows)
 
 
 if __name__ == "__main__":

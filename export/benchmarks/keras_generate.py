@@ -191,12 +191,6 @@ def main():
             cells.append({**cell, "equal_rows": equal})
         for worker in itertools.chain(*workers.values()):
             worker.close()
-    results = {
-        "machine": _duel.machine(),
-        "versions": versions,
-        "arguments": _duel.settings(args),
-        "cells": cells,
-    }
     equal = min(share for cell in cells for share in cell["equal_rows"].values())
     print(f"rows equal token by token: {equal:.0%} at least")
     rows = [
@@ -207,7 +201,7 @@ def main():
             [cell for cell in cells if cell["cell"].startswith(mode)],
         )[mode == "XLA" :]
     ]
-    _duel.write_results(args.out, results, rows)
+    _duel.write_results(args.out, _duel.results(args, versions, cells), rows)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class LoadReport:
     unused: tuple[str, ...]
 
 
-def load_weights(family, task, variables, tensors, config, tied, may_be_new):
+def load_weights(family, task, variables, tensors, config, tied, new_head=False):
     """Sets all variables from tensors; nothing is set before all fits.
 
     Args:
@@ -31,7 +31,7 @@ def load_weights(family, task, variables, tensors, config, tied, may_be_new):
         tensors: `kzoo.checkpoints.files.TensorFiles`.
         config: the `ModelConfig`.
         tied: the path of the table that is the head, too, or `None`.
-        may_be_new: a function of a path: whether the checkpoint may lack it.
+        new_head: whether a head of another size than the checkpoint's is a new one.
 
     Returns:
         A `LoadReport`.
@@ -50,12 +50,12 @@ def load_weights(family, task, variables, tensors, config, tied, may_be_new):
         own = [shapes[path] for path in source.paths]
         if not present:
             for path in source.paths:
-                (new if may_be_new(path) else missing).append(path)
+                (new if path.startswith("head/") else missing).append(path)
             continue
         used |= set(present)
         same |= dict.fromkeys(present[1:], present[0])
         if tensors.shape(present[0]) != source.shape(own):
-            if all(map(may_be_new, source.paths)):
+            if new_head and source.paths[0].startswith("head/"):
                 new += source.paths
                 continue
             wrong.append(

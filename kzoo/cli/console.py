@@ -27,7 +27,12 @@ from rich.progress import (
 from rich.text import Text
 
 ModelFolder = Annotated[
-    Path, typer.Argument(help="A folder that `kzoo train` wrote.", show_default=False)
+    str,
+    typer.Argument(
+        help="A folder that `kzoo train` wrote, one in Hugging Face's layout, or "
+        "hf://owner/name.",
+        show_default=False,
+    ),
 ]
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -176,17 +181,19 @@ def load_model(folder, kind=None, command=None):
     """The task in a folder.
 
     Args:
-        folder: of `kzoo train`.
+        folder: of `kzoo train`, or in Hugging Face's layout; or hf://owner/name.
         kind: name of the class that the command needs.
         command: the one that takes the other class.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
+    path = Path(folder)
+    hub = str(folder).startswith("hf://")
+    if not hub and not path.is_dir():
         raise Failure(
-            f"{folder} is not a folder. Expected a model as `kzoo train` writes it."
+            f"{folder} is not a folder. Expected a model as `kzoo train` writes it, a "
+            "folder in Hugging Face's layout, or hf://owner/name."
         )
-    if not (folder / "config.json").is_file():
-        training = (folder / "training").is_dir()
+    if not hub and not (path / "config.json").is_file():
+        training = (path / "training").is_dir()
         raise Failure(
             f"{folder} has no config.json. "
             + (
@@ -196,10 +203,10 @@ def load_model(folder, kind=None, command=None):
             )
         )
     load_keras()
-    from kzoo.tasks import load_task
+    from kzoo.zoo import from_preset
 
     with progress(f"Loading {folder}"):
-        task = load_task(folder)
+        task = from_preset(str(folder))
     if kind and type(task).__name__ != kind:
         raise Failure(
             f"{folder} is a {type(task).__name__}, and this command needs a {kind}. "

@@ -36,8 +36,11 @@ def verify(
         ),
     ],
     against: Annotated[
-        Path,
-        typer.Option(help="The model: a folder of `kzoo train`.", show_default=False),
+        str,
+        typer.Option(
+            help="The model: a folder of `kzoo train` or Hugging Face, or hf://...",
+            show_default=False,
+        ),
     ],
     input: Annotated[
         Path | None,

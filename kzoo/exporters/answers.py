@@ -7,8 +7,10 @@ import numpy as np
 
 from kzoo.exporters import onnx
 from kzoo.exporters.errors import ExportError
-from kzoo.generation import CompiledFunction
+from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.generation.streaming import before_stop
+
+_FORCED = "forced_token_ids"  # the option that may have a row for each prompt
 
 
 @contextlib.contextmanager
@@ -58,17 +60,30 @@ def answers_from(task, sessions):
         return task.from_named_outputs(run("forward", _unmasked(task, inputs)))
 
     def search(inputs, options, capacity=None):
-        # A draw follows from its row, which the artifact counts by itself; it holds
-        # the task's own processors.
+        # It holds the task's own processors.
         if options.get("processors", task.own_processors) != task.own_processors:
             raise ExportError(
                 "The artifact holds the processors of the task alone. Received: "
                 f"processors={options['processors']!r}."
             )
         held = ("row", "processors")
+        inputs, row = _unmasked(task, inputs), options["row"]
         options = {k: v for k, v in options.items() if k not in held}
-        outputs = run("generate", {**_unmasked(task, inputs), **options})
-        return outputs["sequences"], outputs["scores"]
+        if "temperature" not in options:
+            outputs = run("generate", {**inputs, **options})
+            return outputs["sequences"], outputs["scores"]
+        # A draw follows from its row, which the artifact counts by itself: each prompt
+        # goes where it is counted right, copies of the first one where none is.
+        row = keras.ops.convert_to_numpy(row)
+        place = np.zeros(row.max() + 1, "int32")
+        place[row] = np.arange(len(row))
+        inputs |= {k: v for k, v in options.items() if k == _FORCED and len(v) > 1}
+        inputs = {k: keras.ops.take(v, place, axis=0) for k, v in inputs.items()}
+        outputs = run("generate", {**options, **inputs})
+        return tuple(
+            keras.ops.take(outputs[name], row, axis=0)
+            for name in ("sequences", "scores")
+        )
 
     def compiled_function(key, function, signature):
         return _Eager(task, function, signature)
@@ -99,23 +114,18 @@ def _of_text(task, sessions):
             )
         session, found = sessions[name], []
         outputs = [output.name for output in session.get_outputs()]
-        for first in range(0, len(columns[0]), batch_size):
-            feed = {
-                given.name: np.array(column[first : first + batch_size], object)
-                for given, column in zip(session.get_inputs(), columns, strict=True)
-            }
-            found.append(dict(zip(outputs, session.run(None, feed | options))))
+        for first in range(0, len(next(iter(columns.values()))), batch_size):
+            feed = {k: v[first : first + batch_size] for k, v in columns.items()}
+            found.append(dict(zip(outputs, session.run(None, options | feed))))
         return {key: np.concatenate([each[key] for each in found]) for key in outputs}
 
     def predict(x, *, batch_size=32, **_):
         x = list(x)
         pairs = not isinstance(x[0], str)
-        name = (
-            "forward"
-            if pairs == (min(task.texts_per_example) == 2)
-            else ("forward_pairs")
-        )
-        columns = list(zip(*x)) if pairs else [x]
+        least = pairs == (min(task.texts_per_example) == 2)
+        name = "forward" if least else "forward_pairs"
+        columns = dict(zip(("first", "second"), zip(*x))) if pairs else {"text": x}
+        columns = {key: np.array(texts, object) for key, texts in columns.items()}
         outputs = answers(name, columns, {}, batch_size)
         outputs.pop("label", None)
         ((name, values),) = outputs.items()
@@ -124,11 +134,30 @@ def _of_text(task, sessions):
         return np.log(np.maximum(values, 1e-30)) if name == "probabilities" else values
 
     def generate(x, *, batch_size=32, **options):
-        stops = task._search_options(options).stop
-        options = task.search_inputs("onnx", **options)
-        outputs = answers("generate", [list(x)], options, batch_size)
-        best = outputs["generated_text"][:, 0].tolist()
-        return [before_stop(text, stops) for text in best]
+        texts = task._given(x)
+        asked = task._limited(task._search_options(options), task.encode_prompts(texts))
+        options["max_new_tokens"] = asked.max_new_tokens
+        given = task.search_inputs("onnx", **options)
+        columns, forced = {"text": np.array(texts, object)}, given[_FORCED]
+        if len(forced) not in (1, len(texts)):
+            raise ValueError(
+                f"forced_prefix must be one for all, or one for each of {len(texts)} "
+                f"prompts. Received: {len(forced)}."
+            )
+        if len(forced) > 1:
+            columns[_FORCED] = forced
+        if asked.temperature:  # a draw follows from its row, which a batch counts
+            batch_size = len(texts)
+        outputs = answers("generate", columns, given, batch_size)
+        results = [
+            [before_stop(text, asked.stop) for text in row[real].tolist()]
+            for row, real in zip(
+                outputs["generated_text"], outputs["scores"] > IMPOSSIBLE / 2
+            )
+        ]
+        if asked.num_return_sequences == 1:
+            results = [row[0] if row else "" for row in results]
+        return results[0] if isinstance(x, str) else results
 
     return (
         dict(generate=generate) if hasattr(task, "generate") else dict(predict=predict)

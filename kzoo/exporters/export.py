@@ -17,6 +17,7 @@ from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import batches, together
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport, joined
+from kzoo.layers.lora import lora_merged
 
 # How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
 # token that differs may change all behind it, and so few are judged, as in an export.
@@ -143,7 +144,11 @@ def export(
     try:
         if text:
             text_form.check_tokenizer(task, format)
-        with _beside(path) as partial, references(chosen) as cases:
+        with (
+            _beside(path) as partial,
+            references(chosen) as cases,
+            lora_merged(task._flatten_layers()),
+        ):
             target = partial / (path.with_suffix(".onnx") if single else path).name
             if format != "tf_saved_model":
                 matrices = Matrices(quantize)
@@ -291,10 +296,11 @@ def _onnx_files(path, functions, opened, said, format):
 
 def _verify_quantized(cases, paths, task, mode, report):
     """Quantises the task again, in memory, to know what the files should hold."""
-    matrices, names = Matrices(mode), onnx.names_of(task)
-    for function in {case.function.name: case.function for case in cases}.values():
-        matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
-    agreement.verify(cases, paths, names, matrices, report)
+    with lora_merged(task._flatten_layers()):
+        matrices, names = Matrices(mode), onnx.names_of(task)
+        for function in {case.function.name: case.function for case in cases}.values():
+            matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
+        agreement.verify(cases, paths, names, matrices, report)
 
 
 def _convert(model, path, format, opset, overwrite, input_signature):

@@ -161,23 +161,29 @@ def _tokenizer_files(task):
         )
     )
     text = [{"Sequence": {"id": "A", "type_id": 0}}]
-    first = [{"SpecialToken": {"id": start, "type_id": 0}}]
-    ids = {"id": start, "ids": [task.config.start_token_id], "tokens": [start]}
+    before, _ = task.prompt_specials
+    names = task.tokenizer.tokens(before)
+    first = [{"SpecialToken": {"id": name, "type_id": 0}} for name in names]
     model["post_processor"] = {
         "type": "TemplateProcessing",
         "single": first + text,
         "pair": first + text + [{"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {start: ids},
+        "special_tokens": {
+            name: {"id": name, "ids": [token_id], "tokens": [name]}
+            for name, token_id in zip(names, before)
+        },
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": True,
+        "add_bos_token": bool(before),
         "bos_token": start,
         "eos_token": end,
         "pad_token": pad,
         "clean_up_tokenization_spaces": False,
         "model_max_length": task.config.decoder.max_sequence_length,
     }
+    if task.tokenizer.original_pad_token_id != task.config.pad_token_id:
+        del config["pad_token"]  # a name for a byte, which texts may have, too
     return {"tokenizer.json": model, "tokenizer_config.json": config}
 
 

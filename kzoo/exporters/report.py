@@ -20,8 +20,9 @@ class ExportReport:
         functions: name to its inputs and outputs, as the artifact declares them.
         checks: dicts of `function`, `case`, `difference` (largest absolute one),
             `tolerance`, and where tokens come out `tokens_equal`, the number of
-            `sequences`, and how many `ended` with the end token; where strings do
-            `texts_equal`; of a user's inputs the number of `rows`.
+            `sequences`, how many `ended` with the end token, and in how many places
+            two tokens were `ties`, of which the artifact took the other; where strings
+            do `texts_equal`; of a user's inputs the number of `rows`.
         files: name to bytes.
         operators: function to a count of each operator (ONNX).
         opset: of ONNX.
@@ -91,6 +92,8 @@ class ExportReport:
                 tokens = f", {check['token_agreement']:.0%} of the tokens equal"
             elif "sequences" in check:
                 tokens = f", tokens equal, {check['ended']}/{check['sequences']} ended"
+            if check.get("ties"):
+                tokens += f", {check['ties']} ties between two tokens"
             lines.append(
                 f"  {check['function']:15} {check['case']:28} "
                 f"difference {check['difference']:.1e}{tokens}"
@@ -148,9 +151,9 @@ def joined(reports):
     report.checks = [check for check in report.checks if "rows" not in check]
     for checks in own.values():
         check = dict(max(checks, key=lambda check: check["difference"]))
-        for key in ("rows", "sequences", "ended"):
-            if key in check:
-                check[key] = sum(each[key] for each in checks)
+        for key in ("rows", "sequences", "ended", "ties"):
+            if any(key in each for each in checks):
+                check[key] = sum(each.get(key, 0) for each in checks)
         if "token_agreement" in check:
             rows = [each["token_agreement"] * each["rows"] for each in checks]
             check["token_agreement"] = sum(rows) / check["rows"]

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,10 @@ from kzoo.exporters.report import ExportReport
 
 _RUNNER = Path(__file__).with_name("saved_model_runner.py")
 _LOCK = threading.Lock()
+# Seconds until the process that runs SavedModels counts as stuck: for TensorFlow to
+# start, for each request, and of each for a megabyte of the folder, that is of weights.
+# Hundreds of times what a slow machine needs.
+_START, _REQUEST, _MEGABYTE = 600, 60, 1
 
 
 def write(functions, variables, target):
@@ -145,7 +150,9 @@ def _run(target, requests, offered, report):
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         np.savez(asked, **arrays)
+        size = sum(f.stat().st_size for f in Path(target).rglob("*") if f.is_file())
         problem = _asked(
+            _START + len(requests) * (_REQUEST + _MEGABYTE * size / 2**20),
             folder=str(target),
             asked=str(asked),
             answered=str(answered),
@@ -166,22 +173,35 @@ def _run(target, requests, offered, report):
     return outputs
 
 
-def _asked(**request):
-    """What the runner says to a request: what was wrong, or `None`."""
+def _asked(patience, **request):
+    """What the runner says to a request: what was wrong, or `None`.
+
+    Args:
+        patience: seconds, after which it is ended.
+        **request: see `saved_model_runner`.
+    """
     with _LOCK:  # one at a time: answers come in the order of requests
         for _ in range(2):  # the one that is there may have ended, tired of waiting
-            process, answer = _runner(), ""
+            process, answer, start = _runner(), "", time.monotonic()
+            watch = threading.Timer(patience, _kill, [process])
+            watch.start()
             try:
                 with contextlib.suppress(OSError):
                     process.stdin.write(json.dumps(request) + "\n")
                     process.stdin.flush()
                     answer = process.stdout.readline()
             finally:
+                watch.cancel()
                 if not answer:  # it ended, or this was interrupted
                     _runner.cache_clear()
                     _end(process)
             if answer:
                 return json.loads(answer)
+            if time.monotonic() - start >= patience:
+                return (
+                    f"it gave no answer in {patience:.0f} seconds, and was ended. Try "
+                    "again when the machine does less; if that fails, please report it."
+                )
         return f"its process ended with {process.returncode}"
 
 
@@ -194,6 +214,7 @@ def _runner():
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,  # so that it ends with the processes it forks
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
     )
     atexit.register(_end, process)
@@ -204,10 +225,22 @@ if hasattr(os, "register_at_fork"):  # a child starts its own
     os.register_at_fork(after_in_child=_runner.cache_clear)
 
 
+def _kill(process):
+    """Ends it, and what it has forked."""
+    if process.poll() is not None:
+        return
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
 def _end(process):
     """Ends it, and closes its pipes."""
+    _kill(process)
     with contextlib.suppress(OSError), process:
-        process.kill()
+        pass
 
 
 def _decoded(value):

@@ -1,7 +1,5 @@
 """Constrained decoding: a regular expression, stop strings, as a table over tokens."""
 
-import itertools
-
 import numpy as np
 
 # The largest table, in entries: 256 MiB of int32, made in seconds.
@@ -63,23 +61,18 @@ class TokenAutomaton:
             ValueError: the pattern is none, no tokens write what it matches, or its
                 table would be too large.
         """
+        size = tokenizer.vocabulary_size if vocabulary_size is None else vocabulary_size
         moves, accepting = _regex(pattern) if pattern is not None else _anything()
+        _check_size(len(moves), size)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops:
-            moves, accepting = _with_stops(moves, accepting, stops)
+            moves, accepting = _with_stops(moves, accepting, stops, size)
         first, later = tokenizer.token_bytes()
         if pattern is None:  # what writes no text may stand anywhere
             first, later = ([t or b"" for t in tokens] for tokens in (first, later))
         else:  # but a pattern would be followed for ever
             later = [t or None for t in later]
         end = tokenizer.end_token_id if end_token_id is None else end_token_id
-        size = tokenizer.vocabulary_size if vocabulary_size is None else vocabulary_size
-        if len(moves) * size > _LARGEST:
-            raise ValueError(
-                f"The automaton has {len(moves)} states over {size} tokens, more than "
-                f"{_LARGEST} entries. Simplify the pattern: \\d and \\w mean all of "
-                "Unicode, [0-9] and [a-z] are much smaller; or shorten stop strings."
-            )
         allow = pattern is None
         # States of the table: 0 before the first token, 1 + q for state q of the bytes.
         table = np.concatenate(
@@ -113,13 +106,11 @@ class TokenAutomaton:
     def check_length(self, count):
         """Raises `ValueError` where no sequence has `count` tokens before it ends."""
         states = len(self.transitions)
-        alive = np.zeros(states, bool)
-        alive[0] = True
+        targets = list(map(_targets, self.transitions)) if count else []
+        alive = {0}
         for _ in range(min(count, states)):  # longer ones go in a circle
-            entries = self.transitions[alive]
-            alive = np.zeros(states, bool)
-            alive[entries[(entries >= 0) & (entries < states)]] = True
-        if not alive.any():
+            alive = {t for state in alive for t in targets[state] if 0 <= t < states}
+        if not alive:
             raise ValueError(
                 f"min_new_tokens={count} is more than the constraint allows."
             )
@@ -195,26 +186,46 @@ def _regex(pattern):
     return moves, accepting
 
 
-def _with_stops(moves, accepting, stops):
+def _with_stops(moves, accepting, stops, size):
     """The automaton of bytes that also stops, at state Q, when a stop string is there.
 
     Paper: Aho and Corasick, 1975, https://doi.org/10.1145/360825.360855.
     """
-    stops = [stop.encode() for stop in stops]
-    seen = sorted({stop[:i] for stop in stops for i in range(len(stop))})
-    numbers = {prefix: i for i, prefix in enumerate(seen)}  # b"" comes first
-    stopped = len(moves) * len(seen)
-    product = np.full((stopped, 256), _DEAD, "int32")
-    for prefix, value in itertools.product(seen, range(256)):
-        text = prefix + bytes([value])
-        rows = np.arange(len(moves)) * len(seen) + numbers[prefix]
-        if any(text.endswith(stop) for stop in stops):
-            product[rows, value] = stopped
-            continue
-        rest = next(text[i:] for i in range(len(text) + 1) if text[i:] in numbers)
-        target = moves[:, value] * len(seen) + numbers[rest]
-        product[rows, value] = np.where(moves[:, value] < 0, _DEAD, target)
-    return product, np.repeat(accepting, len(seen))
+    tree, last = [{}], [[]]  # of each prefix: those one byte longer, and last bytes
+    for stop in map(str.encode, stops):
+        node = 0
+        for value in stop[:-1]:
+            if value not in tree[node]:
+                tree[node][value] = len(tree)
+                tree.append({})
+                last.append([])
+            node = tree[node][value]
+        last[node].append(stop[-1])
+    _check_size(len(moves) * len(tree), size)
+    there = len(tree)
+    after = np.zeros((len(tree), 256), "int32")
+    waiting = [(0, 0)]  # a prefix, and the longest other prefix that it ends with
+    for node, behind in waiting:
+        after[node] = after[behind]
+        after[node, last[node]] = there
+        for value, longer in tree[node].items():
+            if after[node, value] != there:
+                waiting.append((longer, after[node, value]))
+                after[node, value] = longer
+    product = moves[:, None] * len(tree) + after
+    product = np.where(moves[:, None] < 0, _DEAD, product)
+    product = np.where(after == there, len(moves) * len(tree), product)
+    return product.reshape(-1, 256), np.repeat(accepting, len(tree))
+
+
+def _check_size(states, size):
+    """Raises `ValueError` where so many states, of tokens or bytes, are too many."""
+    if states * max(size, 256) > _LARGEST:
+        raise ValueError(
+            f"The automaton has {states} states over {size} tokens, more than "
+            f"{_LARGEST} entries. Simplify the pattern: \\d and \\w mean all of "
+            "Unicode, [0-9] and [a-z] are much smaller; or shorten stop strings."
+        )
 
 
 def _lifted(count, tokens, size, moves, allow):
@@ -245,17 +256,23 @@ def _lifted(count, tokens, size, moves, allow):
     return result
 
 
+def _targets(row):
+    """The states that a row of a table leads to, and -1 where a token is forbidden."""
+    return (np.flatnonzero(np.bincount(row + 1)) - 1).tolist()
+
+
 def _trimmed(table, pattern):
     """The table without states that are never reached, or from which no end is.
 
     A token into one of the latter is forbidden, so that a search never gets stuck.
     """
     states = len(table)
-    targets = [np.unique(row) for row in table]
+    targets = list(map(_targets, table))
     before = [[] for _ in range(states + 1)]  # the states that lead to each, and to S
     for state, found in enumerate(targets):
-        for target in found[found >= 0]:
-            before[target].append(state)
+        for target in found:
+            if target != _DEAD:
+                before[target].append(state)
     useful, waiting = np.zeros(states, bool), [states]
     while waiting:
         for state in before[waiting.pop()]:
@@ -269,7 +286,7 @@ def _trimmed(table, pattern):
     table = np.where(np.append(useful, [True, False])[table], table, _DEAD)
     reached, waiting = {0}, [0]
     while waiting:
-        for target in map(int, targets[waiting.pop()]):
+        for target in targets[waiting.pop()]:
             if 0 <= target < states and useful[target] and target not in reached:
                 reached.add(target)
                 waiting.append(target)

@@ -33,18 +33,19 @@ SEARCH_INPUTS = {
 }
 # What every search is told; the rest is off where it is left out.
 REQUIRED = tuple(SEARCH_INPUTS)[:5]
+_LARGEST = 3e38  # of float32, but for infinity
 # From ... to, where there is an end; files refuse other values, too.
 RANGES = {
     "max_new_tokens": (1, None),
     "beams": (1, None),
     "num_return_sequences": (1, None),
     "length_penalty": (-5.0, 5.0),  # beyond, powers of lengths leave float32
-    "temperature": (0.0, None),
+    "temperature": (0.0, _LARGEST),
     "top_k": (0, None),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
     "seed": (-(2**31), 2**31 - 1),
-    "repetition_penalty": (1e-6, None),
+    "repetition_penalty": (1e-6, _LARGEST),
     "no_repeat_ngram_size": (0, None),
     "min_new_tokens": (0, None),
 }
@@ -127,7 +128,8 @@ class SearchOptions:
                 "processors must be functions of (scores, context). "
                 f"Received: {self.processors!r}."
             )
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop
+        stops = tuple(_listed("stop", "a string or several", stops))
         object.__setattr__(self, "stop", stops)
         for stop in stops:
             if not isinstance(stop, str) or not stop:
@@ -139,14 +141,19 @@ class SearchOptions:
                 "constraint must be a regular expression or a TokenAutomaton. "
                 f"Received: {self.constraint!r}."
             )
+        if not isinstance(self.forced_tokens, (Mapping, type(None))):
+            raise ValueError(
+                "forced_tokens must be a dict from places, 0 the first, to ids. "
+                f"Received: {self.forced_tokens!r}."
+            )
         if isinstance(self.forced_prefix, np.ndarray):
             object.__setattr__(self, "forced_prefix", self.forced_prefix.tolist())
         for name, (lowest, highest) in RANGES.items():
             value, integer = getattr(self, name), SEARCH_INPUTS[name][0] == "int32"
             if name == "max_new_tokens" and value is None:
                 continue
-            number = isinstance(value, numbers.Real) and math.isfinite(value)
-            if not (_is_int(value) if integer else number) or not (
+            known = _is_int(value) if integer else isinstance(value, numbers.Real)
+            if not known or not (
                 lowest <= value <= (math.inf if highest is None else highest)
             ):
                 kind = "an integer" if integer else "a finite number"
@@ -187,6 +194,22 @@ class SearchOptions:
             )
         if self.forced_tokens and self.forced_prefix is not None:
             raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
+
+    def behind(self, prefix, tokenizer):
+        """The options with more ids in front of what is forced; see `forced_prefix`."""
+        if not len(prefix):
+            return self
+        if self.forced_tokens:
+            tokens = {i + len(prefix): t for i, t in self.forced_tokens.items()}
+            tokens |= dict(enumerate(prefix))
+            return dataclasses.replace(self, forced_tokens=tokens)
+        rows = [[]]
+        if self.forced_prefix is not None and len(self.forced_prefix):
+            known = _Ids(tokenizer, tokenizer.vocabulary_size)
+            rows = known.rows("forced_prefix", self.forced_prefix)
+        rows = [[*prefix, *row] for row in rows]
+        rows = rows[0] if len(rows) == 1 else rows
+        return dataclasses.replace(self, forced_prefix=rows)
 
     def _changed(self, names):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -248,27 +271,32 @@ class SearchOptions:
                         "forced_tokens must map places, 0 the first, to ids. "
                         f"Received the place {place!r}."
                     )
-            rows = [[-1] * (max(self.forced_tokens) + 1)]
+            length = max(self.forced_tokens) + 1
+            self._check_length(length)
+            rows = [[-1] * length]
             for place, token in self.forced_tokens.items():
                 (rows[0][place],) = known.of("forced_tokens", [token])
-        elif self.forced_prefix is None or len(self.forced_prefix) == 0:
+        elif self.forced_prefix is None:
             return None
         else:
             rows = known.rows("forced_prefix", self.forced_prefix)
-            if len(rows) not in (1, prompts):
+            if len(rows) not in (0, 1, prompts):
                 raise ValueError(
                     f"forced_prefix must be one for all, or one for each of {prompts} "
                     f"prompts. Received: {len(rows)}."
                 )
-        length = max(map(len, rows))
+        length = max(map(len, rows), default=0)
         if not length:
             return None
+        self._check_length(length)
+        return np.array([row + [-1] * (length - len(row)) for row in rows], "int32")
+
+    def _check_length(self, length):
         if self.max_new_tokens is not None and length > self.max_new_tokens:
             raise ValueError(
                 f"max_new_tokens={self.max_new_tokens} is less than the {length} "
                 "tokens that are forced."
             )
-        return np.array([row + [-1] * (length - len(row)) for row in rows], "int32")
 
     @staticmethod
     def _check_forced(forced, banned):
@@ -318,6 +346,7 @@ class _Ids:
         """Ids of ids or of strings of one token."""
         if isinstance(tokens, (str, numbers.Integral)):
             tokens = [tokens]
+        tokens = _listed(name, "ids, or strings of one token", tokens)
         return [self._one(name, token) for token in tokens]
 
     def _one(self, name, token):
@@ -337,7 +366,10 @@ class _Ids:
 
     def rows(self, name, prefix):
         """Lists of ids from a string, ids, or a list of either."""
-        if isinstance(prefix, str) or _is_int(prefix[0]):
+        if isinstance(prefix, (str, numbers.Integral)):
+            prefix = [prefix]
+        prefix = _listed(name, "a string, ids, or one of these a prompt", prefix)
+        if prefix and _is_int(prefix[0]):
             prefix = [prefix]
         return [
             self._encoded(name, row) if isinstance(row, str) else self.of(name, row)
@@ -350,7 +382,17 @@ class _Ids:
                 f"{name} is given as text, and the model has no tokenizer: give ids. "
                 f"Received: {text!r}."
             )
-        return self.tokenizer.encode([text])[0]
+        return self.tokenizer.encode_targets([text])[0]
+
+
+def _listed(name, kind, values):
+    """What was given as several, as a list."""
+    try:
+        if isinstance(values, (bytes, Mapping)):
+            raise TypeError
+        return list(values)
+    except TypeError:
+        raise ValueError(f"{name} must be {kind}. Received: {values!r}.") from None
 
 
 def _is_int(value):

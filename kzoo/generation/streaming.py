@@ -2,6 +2,8 @@
 
 import itertools
 
+# Of twice so many tokens those before the last so many are no longer decoded.
+_WINDOW = 32
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a part of a character's bytes decodes to
 
 
@@ -18,7 +20,9 @@ class TextStream:
 
     def __init__(self, decode, stops=()):
         self.decode, self.stops = decode, tuple(stops)
-        self.ids, self.sent = [], ""
+        self.ids, self.pieces = [], []
+        # Of the ids that are still decoded: the first one, and their text that is out.
+        self.first, self.sent = 0, ""
 
     def push(self, ids, last=False):
         """The next piece of text, maybe empty.
@@ -28,7 +32,9 @@ class TextStream:
             last: whether none will come any more.
         """
         self.ids += ids
-        text = self.decode(self.ids)
+        if last:  # all of it once more, to be sure
+            self.first, self.sent = 0, "".join(self.pieces)
+        text = self.decode(self.ids[self.first :])
         whole = before_stop(text, self.stops)
         if not last:
             whole = text.rstrip(_PARTIAL) if whole == text else whole
@@ -50,8 +56,25 @@ class TextStream:
                     "tokenizer cannot stream: leave out stream=True."
                 )
             return ""
-        piece, self.sent = whole[len(self.sent) :], whole
-        return piece
+        self.pieces.append(whole[len(self.sent) :])
+        self.sent = whole
+        if not last:
+            self._forget(text)
+        return self.pieces[-1]
+
+    def _forget(self, text):
+        """Leaves out tokens whose text is out, where the others' is then the same.
+
+        The first token of a text may lose its space or be a part of a character; then
+        a later one will do.
+        """
+        if len(self.ids) - self.first <= 2 * _WINDOW:
+            return
+        kept = self.decode(self.ids[-_WINDOW:])
+        before = len(text) - len(kept)
+        alone = kept[:1] not in ("", _PARTIAL) and text.endswith(kept)
+        if alone and before <= len(self.sent):
+            self.first, self.sent = len(self.ids) - _WINDOW, self.sent[before:]
 
 
 def before_stop(text, stops):

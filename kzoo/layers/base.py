@@ -6,11 +6,14 @@ import contextvars
 import keras
 
 from kzoo import ops
+from kzoo.layers.lora import LoRA
+from kzoo.layers.remat import is_rematerialized, rematerialized
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
 
 _bare = contextvars.ContextVar("bare_calls", default=False)
+_blank = contextvars.ContextVar("blank_weights", default=False)
 
 
 @contextlib.contextmanager
@@ -26,14 +29,32 @@ def bare_calls():
         _bare.reset(token)
 
 
+@contextlib.contextmanager
+def blank_weights():
+    """Inside, models begin with zeros: a file's weights are to follow."""
+    token = _blank.set(True)
+    try:
+        yield
+    finally:
+        _blank.reset(token)
+
+
 class Emits:
     """Mixin: on an `OnnxValue` a layer's `call` runs without Keras around it."""
+
+    rematerializes = False  # whether it does in every `keras.RematScope`
 
     def __call__(self, *args, **kwargs):
         """`call`, with Keras around it unless an argument is symbolic."""
         if _bare.get() or is_building() and is_symbolic((args, kwargs)):
             return self.call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Keras's hook for layers that were made in a `keras.RematScope`."""
+        if is_rematerialized(self, args, kwargs):
+            return rematerialized(self, layer_call)
+        return layer_call
 
 
 class Layer(Emits, keras.layers.Layer):
@@ -45,8 +66,15 @@ class Layer(Emits, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Dense(Emits, keras.layers.Dense):
+class Dense(Emits, LoRA, keras.layers.Dense):
     """Keras's `Dense`: `activation(x @ kernel + bias)`."""
+
+    adapted = "kernel"
+
+    @property
+    def kernel(self):
+        """(D, units), with the adapters in it where LoRA is enabled."""
+        return super().kernel if self.merged is None else self.merged
 
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
@@ -55,8 +83,15 @@ class Dense(Emits, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Embedding(Emits, keras.layers.Embedding):
+class Embedding(Emits, LoRA, keras.layers.Embedding):
     """Keras's `Embedding`, whose table can also be the head."""
+
+    adapted = "embeddings"
+
+    @property
+    def embeddings(self):
+        """(V, D), with the adapters in it where LoRA is enabled."""
+        return super().embeddings if self.merged is None else self.merged
 
     def call(self, inputs):
         """Int ids (...) to float (..., D)."""
@@ -221,6 +256,8 @@ def config_norm(config, name, dtype):
 
 def make_initializer(config):
     """The kernel initialiser that a `StackConfig` asks for."""
+    if _blank.get():
+        return keras.initializers.Zeros()
     if config.initializer == "xavier":
         return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -12,10 +12,20 @@ from kzoo.layers.feed_forward import FeedForward
 class Block(Layer):
     """Sublayers with residuals, and norms where `StackConfig.norm_position` says.
 
+    Made in a `keras.RematScope` it keeps, in training, what it reads and computes the
+    rest again for the gradient (Chen et al., 2016, https://arxiv.org/abs/1604.06174):
+    the memory of a layer more, for more time.
+
     Args:
         config: a `StackConfig`.
         layer: the number of the first layer that it serves.
+
+    Example:
+        >>> with keras.RematScope(mode="full"):
+        ...     model = kzoo.CausalLM.from_size("base", tokenizer)
     """
+
+    rematerializes = True
 
     def __init__(self, config, layer=0, **kwargs):
         super().__init__(**kwargs)

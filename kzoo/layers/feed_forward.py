@@ -77,6 +77,8 @@ class FeedForward(Layer):
     def call(self, x, training=None):
         """float (B, T, D) to float (B, T, D)."""
         activation = ops.ACTIVATIONS[self.activation]
+        if training and self._remat_mode and self._remat_mode.mode == "activations":
+            activation = keras.remat(activation)
         if self.gate is None:
             x = activation(self.intermediate(x))
         else:

@@ -457,6 +457,7 @@ def _(
     batch, length = query.shape[0], query.shape[length_axis]
     if mask is not None and mask.shape[-2] == 1 and length != 1:
         mask = _query_rows(graph, mask, query, length_axis)
+    graph.tell(value)
     present = [(batch, num_key_value_heads, None, query.shape[-1] // num_heads)] * 2
     weights_shape = (batch, num_heads, length, key.shape[2 if heads_split else 1])
     kinds = {} if heads_split else dict(

@@ -7,7 +7,7 @@ message in memory: their sizes are known, and each is written behind its header.
 import numpy as np
 import onnx
 
-from kzoo.ops.onnx_graph import ONNX_CODES, OnnxGraph, to_numpy
+from kzoo.ops.onnx_graph import ONNX_CODES, OnnxGraph, static, to_numpy
 
 # A protobuf message ends at 2 GiB; some room for the nodes.
 LARGEST_FILE = 2**31 - 2**24
@@ -130,11 +130,14 @@ def _field(number, length):
 
 
 def _graph_proto(graph, name):
+    nodes, told = graph.live_nodes(), graph.root.told
+    own = [told[key] for _, _, outputs, _ in nodes for key in outputs if key in told]
     return onnx.helper.make_graph(
-        [_node_proto(*node) for node in graph.live_nodes()],
+        [_node_proto(*node) for node in nodes],
         name,
         [_value_info(value, axes) for value, axes in graph.inputs],
         [_value_info(value, axes) for value, axes in graph.outputs],
+        value_info=[_value_info(value, map(static, value.shape)) for value in own],
     )
 
 

@@ -22,6 +22,7 @@ ONNX_CODES = {
     "float32": 1,
     "uint8": 2,
     "int8": 3,
+    "int32": 6,
     "int64": 7,
     "string": 8,
     "bool": 9,
@@ -178,6 +179,7 @@ class OnnxGraph:
             self.lengths = {}  # name of a scalar in some shape -> the scalar
             self.factors = {}  # name of a product of lengths -> what it is made of
             self.choices = {}  # name of what `take_if` gives -> its arguments
+            self.told = {}  # name -> the value whose shape the file tells; see `tell`
             self.initializers = {}  # name -> (dtype, shape, function returning bytes)
             self._count = 0
 
@@ -204,7 +206,7 @@ class OnnxGraph:
     def input(self, name, shape, dtype, axes=None):
         """Adds a graph input; `axes` names its free axes."""
         value = OnnxValue(name, shape, onnx_dtype(dtype), self)
-        self.inputs.append((value, axes or [_static(size) for size in shape]))
+        self.inputs.append((value, axes or [static(size) for size in shape]))
         for axis in range(value.ndim):
             self.length(value, axis)  # what comes of it knows its shape
         return value
@@ -222,7 +224,7 @@ class OnnxGraph:
             self.nodes.append(("Identity", [value.name], [renamed.name], {}))
             value = renamed
         self._own.discard(value.name)
-        self.outputs.append((value, axes or [_static(size) for size in value.shape]))
+        self.outputs.append((value, axes or [static(size) for size in value.shape]))
         return value
 
     def node(
@@ -263,6 +265,9 @@ class OnnxGraph:
             OnnxValue(name, home.known(s), d or values[0].dtype, home)
             for name, s, d in zip(names, shapes, dtypes, strict=True)
         ]
+        if "domain" in attributes:  # ONNX does not know what it gives
+            for result in results:
+                self.tell(result)
         return results if outputs > 1 else results[0]
 
     def _home(self, op_type, values, attributes):
@@ -363,6 +368,14 @@ class OnnxGraph:
             self.root.lengths[size.name] = size
             return size.name
         return int(size)
+
+    def tell(self, value):
+        """Has the file tell a value's dtype, and what is known of its shape.
+
+        ONNX's own inference does not see constants of the outer graph, such as the
+        shapes that a loop reshapes to, and takes what it does not know for 0 lengths.
+        """
+        self.root.told[value.name] = value
 
     def known(self, shape):
         """What of a shape has a meaning in this graph; `None` for the rest."""
@@ -530,7 +543,8 @@ def _is_value(x):
     return x is not None
 
 
-def _static(size):
+def static(size):
+    """A length of a shape where it is a number, else `None`."""
     return size if isinstance(size, int) else None
 
 

@@ -9,6 +9,7 @@ from kzoo.exporters.signatures import Argument
 from kzoo.generation import Start
 from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
+from kzoo.tokenizers import Template
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -33,7 +34,7 @@ class CausalLM(LanguageModel):
         return ("token_ids",)
 
     def encode_examples(self, x, y=None):
-        """Ids of strings: start + text + end.
+        """Ids of strings: start + text + end, with a start as the tokenizer has it.
 
         Args:
             x: strings.
@@ -46,7 +47,10 @@ class CausalLM(LanguageModel):
             raise ValueError(
                 "CausalLM learns each text from itself: give fit(texts) without y."
             )
-        return {"token_ids": self._encode(x, start=True)}
+        before, behind = self.template.around()
+        end = [self.config.end_token_id]
+        behind = behind if behind[-1:] == end else [*behind, *end]
+        return {"token_ids": self._encode(x, before, behind)}
 
     def score(self, x, *, batch_size=32):
         """Perplexity a token and bits a character, the end token counted.
@@ -74,11 +78,16 @@ class CausalLM(LanguageModel):
     @property
     def prompt_specials(self):
         """The ids before and behind a prompt's own."""
-        return [self.config.start_token_id], []
+        return self.template.around()[0], []
+
+    @property
+    def own_template(self):
+        """Texts begin with the start token."""
+        return Template.of([self.config.start_token_id])
 
     def encode_prompts(self, texts):
-        """Ids of prompts, after the start token: lists of int."""
-        return self._encode(texts, start=True, end=False)
+        """Ids of prompts, after what a text begins with: lists of int."""
+        return self._encode(texts, *self.prompt_specials)
 
     def text_rows(self, example):
         """The ids of a prompt, see `export_rows`."""

@@ -14,6 +14,7 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.text_data import LearnsText, is_text
+from kzoo.tokenizers import Template
 
 # Texts that are made ids of at a time, and pairs of tokens that may attend to each
 # other in a batch of predictions: 64 MiB of scores a head.
@@ -24,7 +25,8 @@ class EncoderTask(LearnsText, Exports):
     """One stack over `token_ids`; a subclass adds a head.
 
     A text is read as start + text + end, a pair as start + first + end + second + end,
-    with segment 1 after the first end, as BERT reads them (Devlin et al., 2019).
+    with segment 1 after the first end, as BERT reads them (Devlin et al., 2019); or as
+    the tokenizer's `conventions.template` says.
 
     Args:
         config: a `ModelConfig` with one stack; a decoder sees the past only.
@@ -98,6 +100,12 @@ class EncoderTask(LearnsText, Exports):
 
     # Text.
 
+    @property
+    def own_template(self):
+        """As BERT has it."""
+        start, end = [self.config.start_token_id], [self.config.end_token_id]
+        return Template.of(start, end, end, segments=(0, 1))
+
     def encode_texts(self, x):
         """Ids of texts, or of pairs of texts.
 
@@ -113,10 +121,9 @@ class EncoderTask(LearnsText, Exports):
         for parts in zip(*map(self._ids, self._sides(x))):
             parts, was_cut = self._fitted(list(parts))
             cut += was_cut
-            ids, segments = [self.config.start_token_id], [0]
-            for number, part in enumerate(parts):
-                ids += [*part, self.config.end_token_id]
-                segments += [number] * (len(part) + 1)
+            ids, segments = self.template.join(parts)
+            if not ids:  # an empty text, and nothing around it
+                ids, segments = [self.config.start_token_id], [0]
             for name, values in zip(names, (ids, segments)):
                 features[name].append(np.array(values, "int32"))
         if cut and self.max_length is None:
@@ -136,7 +143,7 @@ class EncoderTask(LearnsText, Exports):
     def _ids(self, texts):
         """Ids of each text, some texts at a time: a list takes ten times an array."""
         for first in range(0, len(texts), _TEXTS):
-            yield from self._encode(texts[first : first + _TEXTS], end=False)
+            yield from self._encode(texts[first : first + _TEXTS])
 
     def _sides(self, x):
         """The texts of all examples: one list, or two of pairs.
@@ -164,7 +171,8 @@ class EncoderTask(LearnsText, Exports):
 
         The longer part gives way until both are of one length.
         """
-        room = None if self._limit is None else self._limit - 1 - len(parts)
+        around = sum(map(len, self.template.around(len(parts))))
+        room = None if self._limit is None else self._limit - around
         if room is None or sum(map(len, parts)) <= room:
             return parts, False
         if len(parts) == 1:

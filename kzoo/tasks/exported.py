@@ -53,34 +53,40 @@ class Exports(Task):
     def _checked_row(self, row):
         names = self._signature()
         if "segment_ids" in names and "token_ids" in row:
-            row = {"segment_ids": [0] * len(row["token_ids"]), **row}
+            tokens = self._checked_ids("token_ids", row["token_ids"])
+            row = {"segment_ids": [0] * len(tokens), **row}
         if set(row) != set(names):
             raise ValueError(
                 f"{self.name} reads ids for {list(names)}. Received: {list(row)}."
             )
-        for name in names:
-            stack, size = self._table(name)
-            ids = np.asarray(row[name])
-            if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+        checked = {name: self._checked_ids(name, row[name]) for name in names}
+        if "segment_ids" in checked:
+            segments, tokens = (len(checked[n]) for n in ("segment_ids", "token_ids"))
+            if segments != tokens:
                 raise ValueError(
-                    f"{name} must be a list of integers, one at least. "
-                    f"Received: {row[name]!r}."
+                    f"segment_ids must be as many as token_ids, {tokens}. "
+                    f"Received: {segments}."
                 )
-            if ids.min() < 0 or ids.max() >= size:
-                wrong = ids.min() if ids.min() < 0 else ids.max()
-                raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
-            if name == "segment_ids" and len(ids) != len(row["token_ids"]):
-                raise ValueError(
-                    f"segment_ids must be as many as token_ids, {len(row['token_ids'])}"
-                    f". Received: {len(ids)}."
-                )
-            limit = stack.max_sequence_length
-            if stack.positions == "learned" and len(ids) > limit:
-                raise ValueError(
-                    f"{name} may have {limit} ids, which is how many positions the "
-                    f"model has learned. Received: {len(ids)}."
-                )
-        return {name: np.asarray(row[name]).tolist() for name in names}
+        return checked
+
+    def _checked_ids(self, name, ids):
+        """The ids of an input, as a list of int."""
+        stack, size = self._table(name)
+        array = np.asarray(ids)
+        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"{name} must be a list of integers, one at least. Received: {ids!r}."
+            )
+        if array.min() < 0 or array.max() >= size:
+            wrong = array.min() if array.min() < 0 else array.max()
+            raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
+        limit = stack.max_sequence_length
+        if stack.positions == "learned" and len(ids) > limit:
+            raise ValueError(
+                f"{name} may have {limit} ids, which is how many positions the model "
+                f"has learned. Received: {len(ids)}."
+            )
+        return array.tolist()
 
     def export_functions(self):
         """What an artifact of this task offers."""
@@ -157,7 +163,8 @@ class ExportsGeneration(Exports):
     def export_functions(self):
         """What an artifact of this task offers: `forward` and `generate`."""
         prompt, *options = self._argument(self.prompt_input), *self.search_arguments()
-        needed = {a.name: a.default for a in options if a.name in REQUIRED}
+        needed = (*REQUIRED, *self._own_inputs())
+        needed = {a.name: a.default for a in options if a.name in needed}
         processors = self.own_processors
 
         def generate(inputs):
@@ -186,6 +193,15 @@ class ExportsGeneration(Exports):
             ),
         ]
 
+    def _own_inputs(self):
+        """Options that the tokenizer's conventions set, where a caller does not."""
+        found = {}
+        if self.target_prefix:
+            found["forced_token_ids"] = np.array([self.target_prefix], "int32")
+        if self.own_stops:
+            found["stop_token_ids"] = np.array(self.own_stops, "int32")
+        return found
+
     def _checked(self, inputs):
         """The inputs of a search, which end it in an error where they are no such.
 
@@ -206,17 +222,7 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
-        count = inputs["num_return_sequences"]
-        message = "num_return_sequences must be at most beams"
-        inputs["num_return_sequences"] = ops.required(
-            count, count <= inputs["beams"], message
-        )
-        if "forced_token_ids" in inputs:
-            message = "forced_token_ids must have 1 row, or one for each prompt"
-            rows, forced = ops.dim(inputs[prompt], 0), inputs["forced_token_ids"]
-            count = ops.dim(forced, 0)
-            fits = ops.equal(count, 1) | ops.equal(count, rows)
-            inputs["forced_token_ids"] = ops.required(forced, fits, message)
+        inputs = _in_harmony(inputs, ops.dim(inputs[prompt], 0), size)
         for axis, what in enumerate(("a row for one prompt", "a place for one id")):
             message = f"{prompt} must have {what} at least"
             some = ops.dim(inputs[prompt], axis) > 0
@@ -246,6 +252,8 @@ class ExportsGeneration(Exports):
                 sizes = [axis if isinstance(axis, int) else 1 for axis in axes]
                 sizes[max(i for i, axis in enumerate(axes) if axis != size)] = 0
                 default = np.zeros(sizes, dtype)
+            if name in self._own_inputs():
+                default = self._own_inputs()[name]
             arguments.append(Argument(name, dtype, axes, default))
         return arguments
 
@@ -270,7 +278,7 @@ class ExportsGeneration(Exports):
                 early_stopping=False,
                 repetition_penalty=1.3,
                 no_repeat_ngram_size=1,
-                min_new_tokens=1,
+                min_new_tokens=min(1, self.room(3) - 1),
                 banned_token_ids=some[:-1],
                 stop_token_ids=some[-1:],
                 automaton=automaton,
@@ -308,13 +316,52 @@ def _in_ranges(inputs):
         value = inputs[name]
         message = f"{name} must be at least {lowest}"
         inputs[name] = value = ops.required(value, value >= lowest, message)
-        if highest is None and SEARCH_INPUTS[name][0] == "float32":
-            highest = 3e38  # not infinity
         if highest is not None:
             message = f"{name} must be at most {highest}"
             inputs[name] = ops.required(value, value <= highest, message)
-    if "temperature" in inputs:
-        one, value = inputs["beams"] < 2, inputs["temperature"]
-        message = "temperature must be 0 with several beams"
-        inputs["temperature"] = ops.required(value, one | (value <= 0.0), message)
+    return inputs
+
+
+def _in_harmony(inputs, prompts, vocabulary_size):
+    """The inputs, which end a run in an error where one contradicts another.
+
+    So does `SearchOptions`, and more where a constraint would have to be followed.
+
+    Args:
+        inputs: of a search, each in its own range.
+        prompts: how many there are.
+        vocabulary_size: V.
+    """
+    inputs = dict(inputs)
+    given, limit = inputs.get, inputs["max_new_tokens"]
+    temperature = given("temperature", 0.0)
+
+    def require(name, holds, message):
+        if name in inputs:
+            message = f"{name} must be {message}"
+            inputs[name] = ops.required(inputs[name], holds, message)
+
+    fewer = given("num_return_sequences") <= given("beams")
+    require("num_return_sequences", fewer, "at most beams")
+    alone = (given("beams") < 2) | (temperature <= 0.0)
+    require("temperature", alone, "0 with several beams")
+    draws = temperature > 0.0
+    require("top_k", draws | (given("top_k", 0) < 1), "0 without a temperature")
+    require("top_p", draws | (given("top_p", 1.0) >= 1.0), "1 without a temperature")
+    require("min_p", draws | (given("min_p", 0.0) <= 0.0), "0 without a temperature")
+    least = given("min_new_tokens", 0)
+    require("min_new_tokens", (least < 1) | (least < limit), "less than max_new_tokens")
+    if "forced_token_ids" in inputs:
+        forced = inputs["forced_token_ids"]
+        rows, places = ops.dim(forced, 0), ops.dim(forced, 1)
+        fits = ops.equal(rows, 1) | ops.equal(rows, prompts)
+        require("forced_token_ids", fits, "1 row, or one for each prompt")
+        require("forced_token_ids", places <= limit, "no longer than max_new_tokens")
+        if "banned_token_ids" in inputs:
+            both = [
+                ops.members(ops.reshape(ids, (1, -1)), vocabulary_size)
+                for ids in (forced, inputs["banned_token_ids"])
+            ]
+            none = ~ops.any(both[0] & both[1])
+            require("forced_token_ids", none, "other ids than banned_token_ids")
     return inputs

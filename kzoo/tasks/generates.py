@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import numbers
+import reprlib
 
 import keras
 import numpy as np
@@ -71,8 +72,8 @@ class Generates(Task):
         """Continues prompts, or translates sources.
 
         Args:
-            inputs: a string or a list of them; or ids: a list of lists of int of any
-                lengths, int (B, T), or a dict of int (B, T) and a padding mask.
+            inputs: a string or several; or ids: lists of int of any lengths, int
+                (B, T), or a dict of int (B, T) and a padding mask.
             return_scores: whether scores are returned, too.
             batch_size: how many rows are computed at a time, longest first.
             progress: a function called with the number of rows done.
@@ -106,7 +107,7 @@ class Generates(Task):
             ValueError: no prompts, an option out of range, ids out of range,
                 more positions than the model has, or `jit_compile` on torch.
         """
-        single = isinstance(inputs, str)
+        single, inputs = isinstance(inputs, str), self._given(inputs)
         texts = single or is_text(inputs)
         options = self._search_options(options)
         if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
@@ -122,11 +123,12 @@ class Generates(Task):
                 "jit_compile=True has XLA compile the search, on TensorFlow or JAX. "
                 "Keras runs on torch: leave it out, or set KERAS_BACKEND."
             )
-        prompts = (
-            self.encode_prompts([inputs] if single else inputs)
-            if texts
-            else self._prompts(inputs)
-        )
+        if progress is not None and not callable(progress):
+            raise ValueError(
+                "progress must be a function of the number of rows done. "
+                f"Received: {progress!r}."
+            )
+        prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
         options = self._limited(options, prompts)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
         if stream:
@@ -226,7 +228,24 @@ class Generates(Task):
             )
         options = SearchOptions(**options)
         every = (*self.own_processors, *options.processors)
-        return dataclasses.replace(options, processors=every)
+        stops = options.stop_tokens
+        stops = [stops] if isinstance(stops, (str, numbers.Integral)) else [*stops]
+        options = dataclasses.replace(
+            options, processors=every, stop_tokens=(*stops, *self.own_stops)
+        )
+        return options.behind(self.target_prefix, self.tokenizer)
+
+    @property
+    def own_stops(self):
+        """Ids that end all that is generated, besides the end token."""
+        return self.tokenizer.conventions.stop_token_ids if self.tokenizer else ()
+
+    @property
+    def target_prefix(self):
+        """Ids that all that is generated begins with, such as a language's code."""
+        if self.tokenizer is None or self.config.encoder is None:
+            return ()
+        return self.tokenizer.conventions.target_prefix
 
     @property
     def own_processors(self):
@@ -236,7 +255,9 @@ class Generates(Task):
     def _limited(self, options, prompts):
         """The options with a number of new tokens; the prompts are checked with it."""
         if not prompts:
-            raise ValueError(f"{self.name}.generate needs at least one prompt.")
+            raise ValueError(
+                f"{self.name}.generate needs at least one prompt. Received: none."
+            )
         limit = options.max_new_tokens
         if limit is None:
             limit = self.room(128, max(map(len, prompts)))
@@ -364,28 +385,50 @@ class Generates(Task):
         """The name of the prompt's padding mask."""
         return self.prompt_input.replace("token_ids", "padding_mask")
 
+    def _given(self, inputs):
+        """Prompts as a list, where they are no array or dict; a string is one."""
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+        try:
+            if isinstance(inputs, bytes):
+                raise TypeError
+            held = isinstance(inputs, (dict, list, tuple, np.ndarray))
+            return inputs if held else list(inputs)
+        except TypeError:
+            raise self._not_prompts(reprlib.repr(inputs)) from None
+
+    def _not_prompts(self, received):
+        return ValueError(
+            f"{self.name}.generate expects a string, a list of strings, or rows of "
+            f"integer ids such as [[5, 6], [7]]. Received: {received}."
+        )
+
+    def _row(self, number, row):
+        """A row of ids as an array."""
+        try:
+            ids = np.asarray(row)
+        except ValueError:  # lists of different lengths
+            ids = np.zeros(())
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise self._not_prompts(f"{reprlib.repr(row)} as row {number}")
+        return ids
+
     def _prompts(self, inputs):
         """Lists of real ids, from ids in any form."""
         mask = None
         if isinstance(inputs, dict):
             self._check_keys(inputs, [self.prompt_input], [self.prompt_mask])
             mask = inputs.get(self.prompt_mask)
-            inputs = inputs[self.prompt_input]
-        rows = [np.asarray(row) for row in inputs]
-        for row in rows:
-            if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-                raise ValueError(
-                    f"{self.name}.generate expects strings, or rows of integer ids. "
-                    f"Received a row of shape {row.shape}, dtype {row.dtype}."
-                )
+            inputs = self._given(inputs[self.prompt_input])
+        rows = [self._row(number, row) for number, row in enumerate(inputs)]
         pad = self.config.pad_token_id
         if mask is None:
             return [row[row != pad].tolist() for row in rows]  # as `call` masks them
-        mask = np.asarray(mask, bool)
+        mask = [np.asarray(row, bool) for row in mask]
         if [row.shape for row in mask] != [row.shape for row in rows]:
             raise ValueError(
                 f"{self.prompt_mask} must have the shape of {self.prompt_input}. "
-                f"Received: {mask.shape} for {[len(row) for row in rows]} ids."
+                f"Received: {[len(row) for row in mask]} for "
+                f"{[len(row) for row in rows]} ids."
             )
         return [row[m].tolist() for row, m in zip(rows, mask, strict=True)]
 

@@ -21,6 +21,8 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         tokenizer: for strings.
     """
 
+    trains_with_lora = ()
+
     def __init__(self, config, tokenizer=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
         decoder = self.config.decoder

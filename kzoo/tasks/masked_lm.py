@@ -61,6 +61,7 @@ class MaskedLM(EncoderTask):
     architectures = ("encoder",)
     texts_per_example = (1,)
     needs_targets = False
+    trains_with_lora = ()
 
     def __init__(
         self, config, tokenizer=None, mask_rate=0.15, max_length=None, **kwargs
@@ -174,17 +175,17 @@ class MaskedLM(EncoderTask):
         if isinstance(x, dict):
             return self._unpadded(x)
         (texts,) = self._sides(x)
-        return self._rows(self._encode(texts, end=False))
+        return self._rows(self._encode(texts))
 
     def _rows(self, texts):
         """Features of lists of ids without start and end."""
-        config, rows = self.config, []
+        rows, around = [], len(self.template.single) - 1
         for ids in texts:
-            room = max(1, self._limit - 2 if self._limit else len(ids))
+            room = max(1, self._limit - around if self._limit else len(ids))
             for first in range(0, max(1, len(ids)), room):
-                part = ids[first : first + room]
-                rows.append([config.start_token_id, *part, config.end_token_id])
-        features = {"token_ids": rows, "segment_ids": [[0] * len(row) for row in rows]}
+                rows.append(self.template.join([ids[first : first + room]]))
+        rows, segments = zip(*rows)
+        features = {"token_ids": list(rows), "segment_ids": list(segments)}
         return {name: features[name] for name in self._signature()}
 
     def _unpadded(self, inputs):
@@ -262,9 +263,10 @@ class MaskedLM(EncoderTask):
         (texts,) = self._sides(x)
         rows = self.text_tokenizer.encode_with_masks(texts)
         longest = max(range(len(rows)), key=lambda i: len(rows[i]))
-        if self._limit is not None and len(rows[longest]) > self._limit - 2:
+        room = self._limit and self._limit - len(self.template.single) + 1
+        if room is not None and len(rows[longest]) > room:
             raise ValueError(
-                f"{self.name} reads {self._limit - 2} tokens at once. Received: "
+                f"{self.name} reads {room} tokens at once. Received: "
                 f"{len(rows[longest])} in text {longest}. Shorten it."
             )
         return self._rows(rows)

@@ -115,11 +115,20 @@ class QuestionAnswering(PredictionTask):
         logits = ops.transpose(self.head(states, training=training), (0, 2, 1))
         is_end = ops.equal(inputs["token_ids"], self.config.end_token_id)
         ends = ops.cumsum(ops.cast(is_end, "int32"), axis=1)
-        # The start token may be the same as the end token, as GPT-2 has it.
-        before = 1 + (self.config.start_token_id == self.config.end_token_id)
+        # The start token may be the same as the end token, as GPT-2 has it, and two
+        # may stand between texts, as RoBERTa has it.
+        start, between, _ = self.template.around(2)
+        before = [*start, *between].count(self.config.end_token_id)
         context = ops.expand_dims(ops.equal(ends, before) & ~is_end & mask, 1)
         lowest = -6e4 if "float16" == str(logits.dtype) else -1e30
         return ops.where(context, logits, lowest)
+
+    @property
+    def template(self):
+        """What stands around a pair, with an end token between."""
+        found = super().template
+        ended = found.pair and self.config.end_token_id in found.around(2)[1]
+        return found if ended else self.own_template
 
     def named_outputs(self, inputs):
         """What an artifact's `forward` gives: float (B, T) each."""
@@ -216,8 +225,8 @@ class QuestionAnswering(PredictionTask):
         A row is (example, its tokens of the context, those it owns, its first place).
         """
         questions, contexts = self._sides(x)
-        config, rows, segments, owned = self.config, [], [], []
-        asked = self._encode(questions, end=False)
+        around, rows, segments, owned = self.template.around(2), [], [], []
+        asked = self._encode(questions)
         read, offsets = self.text_tokenizer.encode_with_offsets(contexts)
         for number, (question, context) in enumerate(zip(asked, read)):
             if all(start == end for start, end in offsets[number]):
@@ -225,16 +234,17 @@ class QuestionAnswering(PredictionTask):
                     "A context needs at least one token that is not white space. "
                     f"Received: {contexts[number]!r} for example {number}."
                 )
-            room = None if self._limit is None else self._limit - 3
+            room = self._limit and self._limit - sum(map(len, around))
             if room is not None:
                 # Of a very long question the end goes: half a window is the context's.
                 question = question[: max(room // 2, room - len(context))]
                 room -= len(question)
-            before = [config.start_token_id, *question, config.end_token_id]
+            before = sum(map(len, (*around[:2], question)))
             for (first, last), own in windows([1] * len(context), room):
-                rows.append([*before, *context[first:last], config.end_token_id])
-                segments.append([0] * len(before) + [1] * (last - first + 1))
-                owned.append((number, (first, last), own, len(before)))
+                ids, parts = self.template.join([question, context[first:last]])
+                rows.append(ids)
+                segments.append(parts)
+                owned.append((number, (first, last), own, before))
         features = {"token_ids": rows, "segment_ids": segments}
         return {name: features[name] for name in self._signature()}, owned, offsets
 

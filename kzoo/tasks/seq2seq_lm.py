@@ -7,6 +7,7 @@ from kzoo.exporters.signatures import Argument
 from kzoo.generation import Start
 from kzoo.tasks.language_model import LanguageModel
 from kzoo.tasks.stepwise import by_layer, cache_names, flat
+from kzoo.tokenizers import Template
 from kzoo.training.scores import translation_scores
 
 
@@ -38,6 +39,8 @@ class Seq2SeqLM(LanguageModel):
     def encode_examples(self, x, y=None):
         """Ids of source and target strings: source + end; start + target + end.
 
+        A pretrained tokenizer may have codes of languages there, too.
+
         Args:
             x: source strings, or (source, target) pairs.
             y: target strings, when `x` has sources only.
@@ -58,9 +61,13 @@ class Seq2SeqLM(LanguageModel):
             raise ValueError(
                 f"Every source needs a target. Received: {len(x)} and {len(y)}."
             )
+        end = [self.config.end_token_id]
         return {
-            "encoder_token_ids": self._encode(x),
-            "decoder_token_ids": self._encode(y, start=True),
+            "encoder_token_ids": self.encode_prompts(x),
+            "decoder_token_ids": [
+                [self.config.start_token_id, *self.target_prefix, *ids, *end]
+                for ids in self.text_tokenizer.encode_targets(list(y))
+            ],
         }
 
     def encode(self, inputs, training=None):
@@ -85,11 +92,27 @@ class Seq2SeqLM(LanguageModel):
     @property
     def prompt_specials(self):
         """The ids before and behind a prompt's own."""
-        return [], [self.config.end_token_id]
+        return tuple(self.template.around())
+
+    @property
+    def own_template(self):
+        """Sources end with the end token."""
+        return Template.of((), [self.config.end_token_id])
 
     def encode_prompts(self, texts):
-        """Ids of source strings, with the end token: lists of int."""
-        return self._encode(texts)
+        """Ids of source strings, with what is around them: lists of int."""
+        tokenizer, config = self.text_tokenizer, self.config
+        start = tokenizer.start_token_id
+        if tokenizer.conventions.template and start not in (
+            None,
+            config.start_token_id,
+        ):
+            raise ValueError(
+                f"The tokenizer's targets begin with {start}, the model's with "
+                f"{config.start_token_id}: build the model again with this tokenizer. "
+                f"Received: {tokenizer.tokens([start])[0]!r}."
+            )
+        return self._encode(texts, *self.prompt_specials)
 
     def text_rows(self, example):
         """The ids of a source, and of its target if there is one; see `export_rows`."""
@@ -109,7 +132,8 @@ class Seq2SeqLM(LanguageModel):
         """Without a target the decoder reads the source: any ids compare the two."""
         if "decoder_token_ids" not in row and "encoder_token_ids" in row:
             config = self.config.decoder
-            ids = [i for i in row["encoder_token_ids"] if i < config.vocabulary_size]
+            source = self._checked_ids("encoder_token_ids", row["encoder_token_ids"])
+            ids = [i for i in source if i < config.vocabulary_size]
             ids = [self.config.start_token_id, *ids][: config.max_sequence_length]
             row = {**row, "decoder_token_ids": ids}
         return super()._checked_row(row)

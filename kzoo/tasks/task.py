@@ -8,8 +8,11 @@ import keras
 
 from kzoo.config import ModelConfig
 from kzoo.generation import CompiledFunction
+from kzoo.layers.lora import lora_merged, merged_variables
 from kzoo.models.encoder_decoder import make_stacks
 from kzoo.models.stack import Model
+from kzoo.tasks.fine_tuning import FineTunes
+from kzoo.tasks.weights_file import check_shapes, open_safetensors, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.training import (
     Adam,
@@ -32,7 +35,7 @@ TRAINING_FIELDS = {
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
-class Task(Model):
+class Task(FineTunes, Model):
     """Stacks, a head, a tokenizer and the verbs of a user.
 
     A subclass makes `self.head` and calls `self.build()`; it says which
@@ -68,13 +71,10 @@ class Task(Model):
                     f"only {smallest}. Build the model with vocabulary_size="
                     f"{tokenizer.vocabulary_size}."
                 )
-            own = dict(
-                pad_token_id=tokenizer.pad_token_id,
-                start_token_id=tokenizer.start_token_id,
-                end_token_id=tokenizer.end_token_id,
-            )
-            if tokenizer.mask_token_id is not None:  # few have one
-                own["mask_token_id"] = tokenizer.mask_token_id
+            names = ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id")
+            own = {name: getattr(tokenizer, name) for name in names}
+            # What a vocabulary lacks, such as a mask, the model has from its config.
+            own = {name: found for name, found in own.items() if found is not None}
             config = config.replace(**own)
         self.config = config
         self.tokenizer = tokenizer
@@ -154,28 +154,17 @@ class Task(Model):
     def named_variables(self):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
         seeds = {id(v) for v in _seed_states(self)}
-        return {
-            f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: variable
-            for variable in self.weights
-            if id(variable) not in seeds
-        }
+        return merged_variables(
+            {
+                f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: variable
+                for variable in self.weights
+                if id(variable) not in seeds
+            }
+        )
 
     def save_safetensors(self, path):
         """Writes the weights, float as they are, under their paths."""
-        from safetensors.numpy import save_file
-
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            name: keras.ops.convert_to_numpy(variable)
-            for name, variable in self.named_variables().items()
-        }
-        partial = path.with_name(path.name + ".partial")
-        try:
-            save_file(arrays, partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_safetensors(path, self.named_variables())
 
     def load_safetensors(self, path):
         """Reads weights written by `save_safetensors`.
@@ -184,40 +173,18 @@ class Task(Model):
             ValueError: a weight is missing, unknown or of another shape; all are named
                 and nothing is loaded.
         """
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"No weights at {path}.")
         own = self.named_variables()
-        try:
-            with safe_open(path, "numpy") as file:
-                found = {
-                    name: tuple(file.get_slice(name).get_shape())
-                    for name in file.keys()  # noqa: SIM118  not a dict
-                }
-                missing = sorted(set(own) - set(found))
-                unknown = sorted(set(found) - set(own))
-                shapes = [
-                    f"{name}: {found[name]}, expected {tuple(own[name].shape)}"
-                    for name in sorted(set(own) & set(found))
-                    if found[name] != tuple(own[name].shape)
-                ]
-                if missing or unknown or shapes:
-                    raise ValueError(
-                        f"{path} does not fit {self.name}. Missing: {missing}. "
-                        f"Unknown: {unknown}. Other shapes: {shapes}."
-                    )
-                for name, variable in own.items():
-                    variable.assign(file.get_tensor(name))
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file: {error}") from error
+        with open_safetensors(path) as file:
+            check_shapes(file, {k: v.shape for k, v in own.items()}, path, self.name)
+            for name, variable in own.items():
+                variable.assign(file.get_tensor(name))
 
     def load_encoder(self, source):
         """Copies the stacks' weights from another task, such as a pre-trained one.
 
         The head keeps its own. Both tasks need the same stacks, but for dropout, and
-        the same tokenizer where both have one.
+        the same tokenizer where both have one. Adapters of the other task are merged
+        into what is copied; those of this one stay as they are.
 
         Args:
             source: a task, or a folder that `save_folder` wrote.
@@ -257,9 +224,10 @@ class Task(Model):
                 f"{self.name} and {other.name} have different tokenizers, so an id "
                 "means another token. Build this one with the other's tokenizer."
             )
-        weights = other.named_variables()
+        with lora_merged(other._flatten_layers()):
+            weights = other.named_variables()
         for name, variable in self.named_variables().items():
-            if name.startswith(("encoder/", "decoder/")):
+            if name.startswith(("encoder/", "decoder/")) and name in weights:
                 variable.assign(weights[name])
         return self
 
@@ -271,6 +239,7 @@ class Task(Model):
             "task": type(self).__name__,
             "model": self.config.to_dict(),
             "options": self.options,
+            **self.fine_tuning_config(),
         }
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
@@ -375,17 +344,21 @@ class Task(Model):
             "config": self.config.to_dict(),
             "tokenizer": tokenizer and tokenizer.get_config(),
             **self.options,
+            **self.fine_tuning_config(),
         }
 
     @classmethod
     def from_config(cls, config):
         """Builds the task from `get_config`'s result."""
         config = dict(config)
+        fine_tuning = config.pop("fine_tuning", None)
         model = ModelConfig.from_dict(config.pop("config"))
         tokenizer = config.pop("tokenizer", None)
         if tokenizer is not None:
             tokenizer = Tokenizer.from_config(tokenizer)
-        return cls(model, tokenizer=tokenizer, **config)
+        task = cls(model, tokenizer=tokenizer, **config)
+        task.set_fine_tuning(fine_tuning)
+        return task
 
 
 class _Functions:
@@ -443,5 +416,6 @@ def load_task(folder):
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
     tokenizer = load_tokenizer(folder) if has_tokenizer else None
     task = kind(config, tokenizer=tokenizer, **options)
+    task.set_fine_tuning(described.get("fine_tuning"))
     task.load_safetensors(folder / WEIGHTS_FILE)
     return task

@@ -375,13 +375,19 @@ class LearnsText(Task):
             x = [("a",) * len(parts[0])]
         return self._encoded([x, *others])
 
-    def _encode(self, texts, start=False, end=True):
-        """Ids of each text, with the start and end token as asked."""
-        config = self.config
-        before = [config.start_token_id] if start else []
-        after = [config.end_token_id] if end else []
+    def _encode(self, texts, before=(), behind=()):
+        """Ids of each text, between others."""
         encoded = self.text_tokenizer.encode(list(texts))
-        return [before + ids + after for ids in encoded]
+        return [[*before, *ids, *behind] for ids in encoded]
+
+    own_template = None
+
+    @property
+    def template(self):
+        """What stands around texts: a pretrained tokenizer's, or the task's own."""
+        tokenizer = self.tokenizer
+        found = None if tokenizer is None else tokenizer.conventions.template
+        return found or self.own_template
 
     @property
     def text_tokenizer(self):

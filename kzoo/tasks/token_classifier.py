@@ -152,18 +152,19 @@ class TokenClassifier(PredictionTask):
                 f"{self.name} reads sentences of at least one word. Received: none in "
                 f"sentence {empty[0]}."
             )
-        config, rows, owned = self.config, [], []
-        room = None if self._limit is None else self._limit - 2
+        (before, behind), rows, owned = self.template.around(), [], []
+        around = len(before) + len(behind)
+        room = None if self._limit is None else self._limit - around
         for number, pieces in enumerate(tokenizer.encode_words(sentences)):
             pieces = [piece[:room] for piece in pieces]
             for (first, last), (begin, end) in windows(
                 [len(piece) for piece in pieces], room
             ):
-                row, places = [config.start_token_id], {}
+                row, places = [*before], {}
                 for word in range(first, last):
                     places[word] = len(row)
                     row += pieces[word]
-                rows.append([*row, config.end_token_id])
+                rows.append([*row, *behind])
                 words = range(begin, end)
                 owned.append((number, words, [places[word] for word in words]))
         features = {

@@ -5,7 +5,21 @@ No Keras and no TensorFlow is imported here: a tokenizer is plain Python and its
 """
 
 from kzoo.tokenizers.base import Tokenizer, load_tokenizer
+from kzoo.tokenizers.conventions import Conventions, Template
 from kzoo.tokenizers.fast import FastTokenizer
+from kzoo.tokenizers.pretrained import (
+    load_pretrained_tokenizer,
+    save_pretrained_tokenizer,
+)
 from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
 
-__all__ = ["FastTokenizer", "SentencePieceTokenizer", "Tokenizer", "load_tokenizer"]
+__all__ = [
+    "Conventions",
+    "FastTokenizer",
+    "SentencePieceTokenizer",
+    "Template",
+    "Tokenizer",
+    "load_pretrained_tokenizer",
+    "load_tokenizer",
+    "save_pretrained_tokenizer",
+]

@@ -1,6 +1,7 @@
 """What every tokenizer can do, and how one is saved to and read from a folder."""
 
 import abc
+import dataclasses
 import json
 import re
 from bisect import bisect_right
@@ -9,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+
+from kzoo.tokenizers.conventions import Conventions
 
 CONFIG_FILE = "tokenizer_config.json"
 
@@ -37,10 +40,14 @@ class Tokenizer(abc.ABC):
         end_token_id: ends a sequence.
         unknown_token_id: stands for text that the vocabulary cannot write.
         mask_token_id: stands for a token to be guessed.
+        conventions: `kzoo.tokenizers.Conventions`, or its `get_config`; what a
+            pretrained model's authors settled. By default that of kzoo's own models.
     """
 
     kind: str
     file_name: str
+    # What a subclass's constructor takes besides, under the names of its attributes.
+    options: tuple[str, ...] = ()
     # Whether a word's piece holds the space before it, so that a mask stands for both.
     spaces_in_pieces = False
     _kinds: dict[str, type["Tokenizer"]] = {}
@@ -58,7 +65,11 @@ class Tokenizer(abc.ABC):
         end_token_id,
         unknown_token_id,
         mask_token_id=None,
+        conventions=None,
     ):
+        if not isinstance(conventions, Conventions):
+            conventions = Conventions(**(conventions or {}))
+        self._conventions = conventions
         self._ids = dict(
             pad_token_id=pad_token_id,
             start_token_id=start_token_id,
@@ -111,6 +122,126 @@ class Tokenizer(abc.ABC):
         return self._ids["mask_token_id"]
 
     @property
+    def conventions(self) -> Conventions:
+        """Templates, languages and chats of a pretrained model."""
+        return self._conventions
+
+    @property
+    def original_pad_token_id(self) -> int | None:
+        """The padding token's id that a pretrained model's files name, if any does.
+
+        `pad_token_id` is another where that one would hide the end of a sequence.
+        """
+        if not self.conventions.layout:
+            return self.pad_token_id
+        token = self.conventions.settings.get("pad_token")
+        name = token["content"] if isinstance(token, dict) else token
+        return None if name is None else self.token_id(name)
+
+    @property
+    def languages(self) -> list[str]:
+        """Names that `for_languages` knows."""
+        return sorted(self.conventions.languages)
+
+    def for_languages(self, source: str | None = None, target: str | None = None):
+        """A copy for texts of one language and their translations into another.
+
+        The model is told the languages by codes before or behind the text. A model
+        with one code for all, as Marian's has, is told the target's in the source.
+
+        Args:
+            source: of `languages`; `None` leaves it as it is, so for the next.
+            target: of what is to be generated.
+
+        Raises:
+            ValueError: a name is not known, or the model is not told it.
+        """
+        known = self.conventions
+        template, prefix, ids = known.template, known.target_prefix, dict(self._ids)
+        codes = set(known.languages.values())
+        if source is not None:
+            code = known.language_id(source)
+            if not codes & template.ids():
+                raise ValueError(
+                    "This model is told the target's language alone. Received: "
+                    f"source={source!r}."
+                )
+            template = template.replaced(codes, [code])
+        if target is not None:
+            code = known.language_id(target)
+            before, behind = template.around()
+            if not codes & {*before, *behind} or self._piece(code).startswith(">>"):
+                kept = [i for i in before if i not in codes]
+                template = type(template).of([code, *kept], behind)
+            elif codes & {*before}:
+                prefix = (code,)
+            else:  # what stands behind a source is what a target begins with
+                ids["start_token_id"] = code
+        own = {"src_lang": source, "tgt_lang": target}
+        own = {name: value for name, value in own.items() if value is not None}
+        twin = self.with_conventions(
+            template=template,
+            target_prefix=prefix,
+            settings={**known.settings, **own},
+        )
+        twin._ids = ids
+        return twin
+
+    def with_conventions(self, **changes) -> "Tokenizer":
+        """A copy with other `Conventions`, which shares the model.
+
+        Args:
+            **changes: fields of `Conventions`.
+        """
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._conventions = dataclasses.replace(self.conventions, **changes)
+        return twin
+
+    @property
+    def chat_template(self) -> str | None:
+        """How the model's chats are written, in Jinja."""
+        return self.conventions.chat_template
+
+    def apply_chat_template(
+        self, messages, add_generation_prompt: bool = True, **variables
+    ) -> str:
+        """The text of a chat, as the model's template writes it.
+
+        Args:
+            messages: dicts of `role` and `content`, and what else the template reads.
+            add_generation_prompt: ends with what an answer begins with.
+            **variables: of the template, such as `tools`.
+
+        Raises:
+            ImportError: jinja2 is missing.
+            ValueError: there is no template, or it refuses the messages.
+        """
+        from kzoo.tokenizers.chat import render
+
+        return render(self, messages, add_generation_prompt, variables)
+
+    def encode_chat(
+        self, messages, add_generation_prompt: bool = True, **variables
+    ) -> list[int]:
+        """Ids of a chat, with the special tokens that the model's template writes.
+
+        A special token's name in a message is text, as it is in `encode`.
+
+        Args:
+            messages: see `apply_chat_template`; so for the others.
+            add_generation_prompt: ends with what an answer begins with.
+            **variables: of the template.
+
+        Raises:
+            ImportError: jinja2 is missing.
+            ValueError: as `apply_chat_template`.
+        """
+        from kzoo.tokenizers.chat import encode
+
+        return encode(self, messages, add_generation_prompt, variables)
+
+    @property
     def special_ids(self) -> set[int]:
         """The ids that write no text; the unknown token's is not among them."""
         return {i for i in range(self.vocabulary_size) if self._is_special(i)}
@@ -132,6 +263,18 @@ class Tokenizer(abc.ABC):
             ValueError: a text holds half of a surrogate pair, which has no UTF-8 form.
         """
         return self._encode(check_texts(texts, f"{type(self).__name__}.encode"))
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts that are to be generated; `encode`, but for two models in one.
+
+        Args:
+            texts: as in `encode`.
+
+        Raises:
+            TypeError: as in `encode`; so for `ValueError`.
+        """
+        texts = check_texts(texts, f"{type(self).__name__}.encode_targets")
+        return self._encode_targets(texts)
 
     def encode_with_offsets(self, texts: Sequence[str]):
         """Ids of each text, and which characters of it each id stands for.
@@ -252,6 +395,10 @@ class Tokenizer(abc.ABC):
         """
         return [self._piece(token_id) for token_id in self._check_ids(ids)]
 
+    @abc.abstractmethod
+    def token_id(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary writes it, or `None`."""
+
     def token_bytes(self) -> tuple[list, list]:
         """The UTF-8 bytes that each token writes: first in a text, and after others.
 
@@ -281,7 +428,16 @@ class Tokenizer(abc.ABC):
 
     def get_config(self) -> dict:
         """A JSON-serialisable dict from which `from_config` builds an equal one."""
-        return {"kind": self.kind, "model": self._model_text(), **self._ids}
+        return {"kind": self.kind, "model": self._model_text(), **self._described()}
+
+    def _described(self):
+        """What `get_config` and `save` hold besides the kind and the model."""
+        found = dict(self._ids)
+        for name in self.options:
+            if getattr(self, name):
+                found[name] = getattr(self, name)
+        conventions = self.conventions.get_config()
+        return {**found, "conventions": conventions} if conventions else found
 
     @classmethod
     def from_config(cls, config) -> "Tokenizer":
@@ -291,20 +447,30 @@ class Tokenizer(abc.ABC):
             ValueError: an unknown kind, a key missing or not known, or a model that
                 the library cannot read.
         """
-        config = {**dict.fromkeys(MASK_ID), **config}
-        expected = {"kind", "model", *SPECIAL_IDS, *MASK_ID}
-        if set(config) != expected:
+        config = dict(config)
+        expected = {"kind", "model", *SPECIAL_IDS}
+        if not expected <= set(config):
             raise ValueError(
                 f"A tokenizer config has the keys {sorted(expected)}. "
                 f"Received: {sorted(config)}."
             )
         kind = _class_of(config.pop("kind"))
+        kind._check_keys(set(config) - expected)
         if not issubclass(kind, cls):
             raise ValueError(
                 f"The config is of a {kind.__name__}, not of a {cls.__name__}; use "
                 f"{kind.__name__}.from_config."
             )
         return kind(kind._model_from_text(config.pop("model")), **config)
+
+    @classmethod
+    def _check_keys(cls, names):
+        unknown = names - {*MASK_ID, *cls.options, "conventions"}
+        if unknown:
+            raise ValueError(
+                f"A {cls.__name__}'s config has no such keys. "
+                f"Received: {sorted(unknown)}."
+            )
 
     def save(self, folder):
         """Writes the library's model file and `tokenizer_config.json`.
@@ -315,7 +481,7 @@ class Tokenizer(abc.ABC):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / self.file_name).write_bytes(self._model_bytes())
-        config = {"kind": self.kind, **self._ids}
+        config = {"kind": self.kind, **self._described()}
         (folder / CONFIG_FILE).write_text(
             json.dumps(config, indent=2) + "\n", encoding="utf-8"
         )
@@ -333,6 +499,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def _encode_with_offsets(self, texts):
         """Ids of each of the checked texts, and (start, end) of each id."""
+
+    def _encode_targets(self, texts):
+        """Ids of texts that are to be generated."""
+        return self._encode(texts)
 
     def _encode_continued(self, texts):
         """Ids of texts that go on after something else, not at the start of a word."""
@@ -427,14 +597,14 @@ def load_tokenizer(folder) -> Tokenizer:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     expected = {"kind", *SPECIAL_IDS}
-    if not isinstance(config, dict) or set(config) - set(MASK_ID) != expected:
+    if not isinstance(config, dict) or not expected <= set(config):
         raise ValueError(
-            f"{path} must hold exactly the keys {sorted(expected)}, as Tokenizer.save "
-            "writes them. For a file of another library, build FastTokenizer or "
-            "SentencePieceTokenizer from its model file and save it again."
+            f"{path} must hold the keys {sorted(expected)}, as Tokenizer.save writes "
+            "them. A Hugging Face folder is read by load_pretrained_tokenizer."
         )
     try:
         kind = _class_of(config.pop("kind"))
+        kind._check_keys(set(config) - expected)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     model_path = Path(folder) / kind.file_name

@@ -37,6 +37,7 @@ class FastTokenizer(Tokenizer):
         end_token_id: ends a sequence.
         unknown_token_id: stands for text that the vocabulary cannot write.
         mask_token_id: stands for a token to be guessed.
+        conventions: see `Tokenizer`.
 
     Raises:
         TypeError: `model` is not `str`.
@@ -60,6 +61,7 @@ class FastTokenizer(Tokenizer):
         end_token_id: int | None = None,
         unknown_token_id: int | None = None,
         mask_token_id: int | None = None,
+        conventions=None,
     ):
         if not isinstance(model, str):
             raise TypeError(
@@ -85,6 +87,7 @@ class FastTokenizer(Tokenizer):
             end_token_id=end_token_id,
             unknown_token_id=unknown_token_id,
             mask_token_id=mask_token_id,
+            conventions=conventions,
         )
         added = self._tokenizer.get_added_tokens_decoder()
         special = {token_id for token_id, token in added.items() if token.special}
@@ -143,6 +146,10 @@ class FastTokenizer(Tokenizer):
     def vocabulary_size(self) -> int:
         """Number of ids: every id is in [0, vocabulary_size)."""
         return self._vocabulary_size
+
+    def token_id(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary writes it, or `None`."""
+        return self._tokenizer.token_to_id(piece)
 
     def _encode(self, texts):
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)

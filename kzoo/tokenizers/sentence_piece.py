@@ -21,6 +21,7 @@ Algorithm = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
+_CODE = re.compile(r">>(?s:.*?)<<")  # of the language that Marian writes
 _ELSEWHERE = "\N{OBJECT REPLACEMENT CHARACTER}"  # joins no piece with its neighbour
 
 
@@ -31,6 +32,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: the bytes of a `.model` file.
+        pieces: the piece of each id, or `None` for none, where ids are not the model's
+            own; what the model writes and these lack is the unknown token.
+        target_model: bytes (or base64) of a second model, for what is generated; of
+            such a pair of models ids are of both, and a text may begin with a code
+            like ">>deu<<", one piece.
+        special_token_ids: more ids that write no text.
+        conventions: see `Tokenizer`.
         **special_ids: `pad_token_id`, `start_token_id`, `end_token_id`,
             `unknown_token_id` and `mask_token_id`; those left out are read from the
             model.
@@ -40,24 +48,31 @@ class SentencePieceTokenizer(Tokenizer):
         ValueError: `model` is not a SentencePiece model.
     """
 
+    options = ("pieces", "target_model", "special_token_ids")
+
     kind = "sentencepiece"
     file_name = "tokenizer.model"
     spaces_in_pieces = True
 
-    def __init__(self, model: bytes, **special_ids):
-        if not isinstance(model, bytes):
-            raise TypeError(
-                "SentencePieceTokenizer expects the bytes of a .model file. "
-                f"Received: {type(model).__name__}."
-            )
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.load_from_serialized_proto(model)
-        except RuntimeError as error:
-            raise ValueError(
-                f"Not a SentencePiece model ({len(model)} bytes): {error}"
-            ) from error
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        pieces=None,
+        target_model=None,
+        special_token_ids=(),
+        conventions=None,
+        **special_ids,
+    ):
+        self._processor = _processor(model)
+        self._target = self._processor
+        self.target_model = target_model
+        if target_model is not None:
+            if isinstance(target_model, bytes):
+                self.target_model = base64.b64encode(target_model).decode("ascii")
+            self._target = _processor(base64.b64decode(self.target_model))
         self._model, self._sampling = model, {}
+        self.pieces = None if pieces is None else list(pieces)
         own = dict(
             pad_token_id=self._processor.pad_id(),
             start_token_id=self._processor.bos_id(),
@@ -67,7 +82,29 @@ class SentencePieceTokenizer(Tokenizer):
         mask = self._processor.piece_to_id(MASK_PIECE)
         own["mask_token_id"] = mask if self._processor.is_control(mask) else -1
         own = {name: None if id_ < 0 else id_ for name, id_ in own.items()}
-        super().__init__(**{**own, **special_ids})
+        if pieces is not None:
+            own = dict.fromkeys(own)
+        super().__init__(**{**own, **special_ids}, conventions=conventions)
+        self.special_token_ids = sorted(special_token_ids)
+        self._tables = [None, None]
+        if pieces is not None:
+            if self.unknown_token_id is None:
+                raise ValueError("pieces need an unknown_token_id for what they lack.")
+            self._ids_of = {p: i for i, p in reversed([*enumerate(self.pieces)])}
+            self._tables = [self._table(p) for p in (self._processor, self._target)]
+        self._special = {*self.special_token_ids, *self._ids.values()}
+        for token_id in range(self.vocabulary_size):
+            own_id = self._processor.piece_to_id(self._piece(token_id))
+            if self._processor.is_control(own_id):
+                self._special.add(token_id)
+        gaps = (i for i, piece in enumerate(self.pieces or ()) if piece is None)
+        self._special.update(gaps)
+        self._special -= {None, self.unknown_token_id}
+
+    def _table(self, processor):
+        """The id of each of a model's own."""
+        known = (processor.id_to_piece(i) for i in range(processor.get_piece_size()))
+        return [self._ids_of.get(piece, self.unknown_token_id) for piece in known]
 
     @classmethod
     def train(
@@ -182,22 +219,65 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def vocabulary_size(self) -> int:
         """Number of ids: every id is in [0, vocabulary_size)."""
+        if self.pieces is not None:
+            return len(self.pieces)
         return self._processor.get_piece_size()
 
+    def token_id(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary writes it, or `None`."""
+        if self.pieces is not None:
+            return self._ids_of.get(piece)
+        found = self._processor.piece_to_id(piece)
+        return found if self._processor.id_to_piece(found) == piece else None
+
     def _encode(self, texts):
-        return self._processor.encode(texts, **self._drawn()) if texts else []
+        return self._encoded(self._processor, self._tables[0], texts)
+
+    def _encode_targets(self, texts):
+        return self._encoded(self._target, self._tables[1], texts)
+
+    def _encoded(self, processor, table, texts):
+        """A model's pieces of texts, under our ids."""
+        codes = [[]] * len(texts)
+        if self.target_model is not None and texts:
+            codes, texts = map(list, zip(*map(self._code, texts)))
+        encoded = processor.encode(texts, **self._drawn()) if texts else []
+        if table is None:
+            return encoded
+        return [[*code, *(table[i] for i in ids)] for code, ids in zip(codes, encoded)]
+
+    def _code(self, text):
+        """The ids of a code in front of a text, and the text behind it."""
+        code = _CODE.match(text)
+        if not code:
+            return [], text
+        return [self._ids_of.get(code[0], self.unknown_token_id)], text[code.end() :]
 
     def _encode_with_offsets(self, texts):
+        codes = [[]] * len(texts)
+        if self.target_model is not None and texts:
+            codes, behind = zip(*map(self._code, texts))
+            starts = [len(a) - len(b) for a, b in zip(texts, behind)]
+            texts = list(behind)
+        else:
+            starts = [0] * len(texts)
         encode = self._processor.encode_as_offset_mapping
         encoded = encode(texts, **self._drawn()) if texts else []
-        for each in encoded:
-            offsets, pieces = each["offsets"], each["pieces"]
+        rows, spans = [], []
+        for each, code, begin in zip(encoded, codes, starts, strict=True):
+            ids, offsets, pieces = each["ids"], each["offsets"], each["pieces"]
             # Of the pieces that write one character the last one alone has its offsets.
             for i in reversed(range(len(offsets) - 1)):
                 start, end = offsets[i]
                 if start == end == offsets[i + 1][0] and pieces[i] != _SPACE:
                     offsets[i] = offsets[i + 1]
-        return [each["ids"] for each in encoded], [each["offsets"] for each in encoded]
+            if self._tables[0] is not None:
+                ids = [self._tables[0][i] for i in ids]
+            if begin:
+                offsets = [(0, begin), *((a + begin, b + begin) for a, b in offsets)]
+            rows.append([*code, *ids])
+            spans.append(offsets)
+        return rows, spans
 
     def _encode_continued(self, texts):
         # At the start of a text the library writes a space.
@@ -208,15 +288,24 @@ class SentencePieceTokenizer(Tokenizer):
         ]
 
     def _decode(self, sequences):
-        return self._processor.decode(sequences) if sequences else []
+        if self.pieces is None:
+            return self._processor.decode(sequences) if sequences else []
+        rows = ([self._piece(i) for i in ids] for ids in sequences)
+        # Of an empty list the library does not know that it is one of pieces.
+        texts = [self._target.decode(row) if row else "" for row in rows]
+        if self.target_model is None:
+            return texts
+        # Pieces of the other model are written as they are.
+        return [text.replace(_SPACE, " ").strip() for text in texts]
 
     def _piece(self, token_id):
-        return self._processor.id_to_piece(token_id)
+        if self.pieces is None:
+            return self._processor.id_to_piece(token_id)
+        piece = self.pieces[token_id]
+        return f"<{token_id}>" if piece is None else piece
 
     def _is_special(self, token_id):
-        if token_id == self.unknown_token_id:
-            return False
-        return self._processor.is_control(token_id) or token_id in self._ids.values()
+        return token_id in self._special
 
     def _model_bytes(self):
         return self._model
@@ -231,6 +320,22 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def _model_from_bytes(cls, content):
         return content
+
+
+def _processor(model):
+    if not isinstance(model, bytes):
+        raise TypeError(
+            "SentencePieceTokenizer expects the bytes of a .model file. "
+            f"Received: {type(model).__name__}."
+        )
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Not a SentencePiece model ({len(model)} bytes): {error}"
+        ) from error
+    return processor
 
 
 def _check_choice(name, value, choices):

@@ -1,6 +1,10 @@
-"""Adam in one pass over memory, where TensorFlow trains."""
+"""Adam: in one pass over memory where TensorFlow trains, slower in lower layers."""
+
+import re
 
 import keras
+
+_BELOW = re.compile("embedding|position_bias")  # what a stack has below its layers
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -12,10 +16,72 @@ class Adam(keras.optimizers.Adam):
     other backends, `amsgrad` and distribution strategies take its step. Where a token
     stands twice in a batch its gradients are summed before they are squared, as on
     every backend but Keras's TensorFlow.
+
+    With `gradient_accumulation_steps` n, n batches count as the mean of their
+    gradients. That is the gradient of one batch n times as large where all of them
+    have equally many targets: the mean of means over tokens is not the mean over all.
+
+    Args:
+        *args: of `keras.optimizers.Adam`, the learning rate first.
+        layer_decay: the learning rate falls by this factor from layer to layer, from
+            the output down (Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146;
+            Clark et al., 2020, https://arxiv.org/abs/2003.10555, with 0.8). In a stack
+            of n layers the variables of `layer_i` are updated with `layer_decay ** (n -
+            i)` of it, those below (embeddings) with `layer_decay ** (n + 1)`, and those
+            above (`final_norm`, the head) with all; so is their weight decay. Encoder
+            and decoder count each for itself. `None` for the same rate everywhere.
+        **kwargs: of `keras.optimizers.Adam`.
+
+    Raises:
+        ValueError: `layer_decay` is not in (0, 1]; or, when it is built, no variable is
+            of a `layer_<i>`.
+
+    Example:
+        >>> classifier.compile(kzoo.training.Adam(1e-4, layer_decay=0.9))
     """
+
+    def __init__(self, *args, layer_decay=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        if layer_decay is not None and not 0 < layer_decay <= 1:
+            raise ValueError(
+                f"Adam.layer_decay must be in (0, 1] or None. Received: {layer_decay}."
+            )
+        self.layer_decay = layer_decay
+
+    def build(self, var_list):
+        """Creates the state, and reads from the variables' paths how fast each is."""
+        if self.layer_decay is not None and not self.built:
+            scales = layer_scales([v.path for v in var_list], self.layer_decay)
+            self._scales = dict(enumerate(scales))
+        super().build(var_list)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {**super().get_config(), "layer_decay": self.layer_decay}
+
+    def _scale(self, variable):
+        return self._scales[self._get_variable_index(variable)]
+
+    def _apply_weight_decay(self, variables):
+        """Keras's hook; it takes one rate, so variables of the same go together."""
+        rate = self.weight_decay
+        if rate is None or self.layer_decay is None:
+            super()._apply_weight_decay(variables)
+            return
+        alike = {}
+        for variable in variables:
+            alike.setdefault(self._scale(variable), []).append(variable)
+        try:
+            for scale, group in alike.items():
+                self.weight_decay = rate * scale
+                super()._apply_weight_decay(group)
+        finally:
+            self.weight_decay = rate
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable with its gradient."""
+        if self.layer_decay is not None:
+            learning_rate = learning_rate * self._scale(variable)
         if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
@@ -51,6 +117,39 @@ class Adam(keras.optimizers.Adam):
             lambda: grads,
             lambda: [gradient * tf.cast(scale, gradient.dtype) for gradient in grads],
         )
+
+
+def layer_scales(paths, decay):
+    """What of the learning rate each variable gets, by its path.
+
+    Args:
+        paths: of variables, such as `model/encoder/layer_3/feed_forward/output/bias`.
+        decay: the factor between two layers.
+
+    Returns:
+        A list of float.
+
+    Raises:
+        ValueError: no path has a part `layer_<i>`.
+    """
+    layers = [re.match(r"(.*?/|)layer_(\d+)/", path) for path in paths]
+    counts = {}  # layers by the path of their stack
+    for match in filter(None, layers):
+        stack, index = match[1], int(match[2])
+        counts[stack] = max(counts.get(stack, 0), index + 1)
+    if not counts:
+        raise ValueError(
+            "layer_decay needs variables of layers, `.../layer_<i>/...`. Received: "
+            f"{[*paths[:3]]}{' and so on' if len(paths) > 3 else ''}. Leave it out."
+        )
+
+    def depth(path, match):
+        if match:
+            return counts[match[1]] - int(match[2])
+        below = [n for stack, n in counts.items() if path.startswith(stack)]
+        return max(below) + 1 if below and _BELOW.search(path) else 0
+
+    return [decay ** depth(*pair) for pair in zip(paths, layers, strict=True)]
 
 
 def _on_plain_tensorflow():

@@ -12,6 +12,7 @@ from kzoo.checkpoints.files import open_tensors, save_tensors
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
+from kzoo.layers.base import blank_weights, make_initializer
 from kzoo.tasks.task import CONFIG_FILE, load_task
 
 # A task's short name, and its class.
@@ -88,16 +89,23 @@ def from_preset(
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
-        made = getattr(tasks, name)(config, tokenizer=tokenizer, dtype=dtype, **options)
+        with blank_weights():
+            kind = getattr(tasks, name)
+            made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
+        variables = made.named_variables()
         made.loaded = load_weights(
             family,
             name,
-            made.named_variables(),
+            variables,
             tensors,
             made.config,
             _tied(made),
-            lambda path: path.startswith("head/"),
+            new_head="num_classes" in given or "labels" in given,
         )
+    draw = make_initializer(made.config.decoder or made.config.encoder)
+    for path in made.loaded.new:
+        if path.endswith("/kernel"):
+            variables[path].assign(draw(variables[path].shape))
     if made.loaded.new:
         warnings.warn(
             f"{source} has no weights for {list(made.loaded.new)}: they are new, and "
@@ -133,6 +141,12 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         try:
             if name not in described.heads:
                 raise Unsupported(f"kzoo knows no head of {name} there.")
+            for option, value in described.heads[name].options.items():
+                if getattr(task, option) != value:
+                    raise Unsupported(
+                        f"its head needs {option}={value!r}. "
+                        f"Received: {getattr(task, option)!r}."
+                    )
             keys = described.write_config(task.config)
             break
         except ValueError as error:

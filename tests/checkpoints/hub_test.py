@@ -1,5 +1,6 @@
 """Folders and hf:// addresses, over a cache laid out as huggingface_hub does it."""
 
+import fnmatch
 import json
 
 import httpx2

@@ -16,7 +16,8 @@ import pytest
 import kzoo
 from kzoo.exporters import ExportError, saved_model, verify
 from kzoo.exporters.checks import compare, reference
-from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET
+from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, names_of, write
+from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
 from tests.harness import perturb
@@ -74,12 +75,35 @@ def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
     check(report)
     for name in ("forward", "generate"):
         model = onnx.load(path / f"{name}.onnx")
-        onnx.checker.check_model(path / f"{name}.onnx")
+        onnx.checker.check_model(path / f"{name}.onnx", full_check=True)
         assert model.opset_import[0].version == (18 if portable else 23)
         assert [o.domain for o in model.opset_import] == [""]
     attentions = 2 if kind is kzoo.CausalLM else 6  # self, and cross in decoders
     fused = report.operators["forward"].get("Attention", 0)
     assert fused == (0 if portable else attentions)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("task", ["encoder", *MODES])
+def test_inferred_shapes_are_those_that_a_file_tells(tmp_path, task, portable):
+    if task == "encoder":
+        model, changes = make(kzoo.TextClassifier, num_classes=3), {}
+        functions = model.export_functions()
+    else:
+        model, changes = make(kzoo.CausalLM), dict(change=Matrices(task).quantize)
+        functions = [*model.stepwise_functions(), *model.export_functions()]
+    _, paths = write(
+        functions,
+        names_of(model),
+        tmp_path / "model",
+        opset=None,
+        portable=portable,
+        metadata={},
+        **changes,
+    )
+    assert len(paths) == len(functions)
+    for path in paths.values():
+        onnx.checker.check_model(path, full_check=True)
 
 
 @pytest.fixture(scope="module")
@@ -228,11 +252,9 @@ def test_weights_are_stored_once(tmp_path):
 
 
 def add_lora(model, rank=2):
-    """Enables LoRA wherever Keras offers it, with random values."""
+    """Enables LoRA wherever it can be, with random values."""
     generator = np.random.default_rng(1)
-    for layer in model._flatten_layers():
-        if hasattr(layer, "enable_lora") and not layer.lora_enabled:
-            layer.enable_lora(rank)
+    model.enable_lora(rank, "*")
     for name, variable in model.named_variables().items():
         if "/lora_" in name:
             variable.assign(generator.normal(size=variable.shape) * 0.2)
@@ -491,6 +513,25 @@ def test_a_saved_model_is_verified_again_after_its_process_ended(tmp_path):
         verify(path, model)
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_that_hangs_is_ended(tmp_path, monkeypatch):
+    runner = tmp_path / "runner.py"  # its fork would keep the pipe open
+    runner.write_text("import os, time\nos.fork()\ntime.sleep(1000)\n")
+    model, path = make(kzoo.CausalLM, num_layers=1), tmp_path / "model"
+    monkeypatch.setattr(saved_model, "_RUNNER", runner)
+    monkeypatch.setattr(saved_model, "_START", 1)
+    monkeypatch.setattr(saved_model, "_REQUEST", 0.01)
+    saved_model._end(saved_model._runner())
+    saved_model._runner.cache_clear()
+    with pytest.raises(
+        ExportError, match="model in a fresh .* no answer in .* was ended"
+    ):
+        model.export(path, functions="forward")
+    assert list(tmp_path.iterdir()) == [runner]
+    monkeypatch.undo()
+    model.export(path, functions="forward")
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_mixed_precision_model_is_refused(tmp_path, policy):
     with pytest.raises(ExportError, match=f"computes in .'{policy}'"):
@@ -674,7 +715,16 @@ OUT_OF_RANGE = [
     (dict(automaton=[[0] * 28 + [2]]), r"automaton must be in \[-1, states\]"),
     (dict(automaton=[[0] * 28 + [-2]]), r"automaton must be in \[-1, states\]"),
     (dict(forced_token_ids=[[29]]), r"forced_token_ids must be in \[-1, 29\)"),
-    (dict(forced_token_ids=[[5], [6]]), "forced_token_ids must have 1 row, or one for"),
+    (dict(forced_token_ids=[[5], [6]]), "forced_token_ids must be 1 row, or one for"),
+    (dict(forced_token_ids=[[5, 6, 7, 8]]), "forced_token_ids must be no longer than"),
+    (
+        dict(forced_token_ids=[[5, -1, 7]], banned_token_ids=[3, 7]),
+        "forced_token_ids must be other ids than banned_token_ids",
+    ),
+    (dict(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens"),
+    (dict(top_k=5), "top_k must be 0 without a temperature"),
+    (dict(top_p=0.5), "top_p must be 1 without a temperature"),
+    (dict(min_p=0.5), "min_p must be 0 without a temperature"),
 ]
 
 

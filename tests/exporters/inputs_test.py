@@ -1,6 +1,7 @@
 """`verify` on the user's own inputs: what only they show, and what cannot be read."""
 
 import sys
+from concurrent.futures import Future
 
 import keras
 import numpy as np
@@ -131,6 +132,41 @@ def test_a_difference_is_told_with_both_numbers_and_the_tolerance(tmp_path):
     )
 
 
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_a_tie_between_two_tokens_is_no_difference(kind):
+    model = make(kind, positions="rotary")
+    function = model.export_functions()[-1]
+    inputs = {model.prompt_input: np.array([[5, 6], [7, 8], [9, 3]], "int32")}
+    inputs["max_new_tokens"] = 4
+    chosen = checks.reference(function, inputs)["sequences"][:, 0, 0]
+    first, other = int(chosen[1]), 28
+    kernel = keras.ops.convert_to_numpy(model.head.kernel).copy()
+    kernel[:, other] = kernel[:, first]  # so that both are as likely
+    model.head.kernel.assign(kernel)
+
+    def answer(row, token):
+        forced = np.full((3, 1), -1, "int32")
+        forced[row] = token
+        return checks.reference(function, inputs | {"forced_token_ids": forced})
+
+    def verified(got):
+        report, expected = ExportReport("model", "onnx"), Future()
+        expected.set_result(checks.reference(function, inputs))
+        case = checks.Case(function, "own inputs", inputs, expected, ("a", "b", "c"))
+        checks.verify([case], [got], report)
+        return report
+
+    assert "ties" not in verified(answer(1, first)).checks[0]
+    report = verified(answer(1, other))
+    assert report.checks[0]["ties"] == 1 and "1 ties between two" in str(report)
+    with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
+        verified(answer(1, 4))
+    wrong = answer(1, other)
+    wrong["sequences"][1, 0, -1] = 4  # behind the tie
+    with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
+        verified(wrong)
+
+
 def test_inputs_that_are_compared_apart_are_reported_together(tmp_path, monkeypatch):
     model, path = make(kzoo.CausalLM), tmp_path / "model"
     model.export(path, format="onnx", functions="forward")
@@ -204,6 +240,12 @@ def test_what_the_model_cuts_is_cut_and_said(tokenizer):
         (kzoo.CausalLM, [[]], "input 0: token_ids must be a list of integers, one at"),
         (kzoo.CausalLM, [[0.5]], "must be a list of integers"),
         (kzoo.CausalLM, [7], "must be a list of integers"),
+        (kzoo.PairScorer, [7], "token_ids must be a list of integers"),
+        (kzoo.Seq2SeqLM, [[5, -1]], "0: encoder_token_ids must be in .*Received: -1"),
+        (kzoo.Seq2SeqLM, [[5, 29]], "encoder_token_ids must be in .*Received: 29"),
+        (kzoo.Seq2SeqLM, [7], "encoder_token_ids must be a list .*Received: 7"),
+        (kzoo.Seq2SeqLM, [[5, 2**70]], "encoder_token_ids must be a list of integers"),
+        (kzoo.Seq2SeqLM, [[5, 0.5]], "encoder_token_ids must be a list of integers"),
         (kzoo.CausalLM, ["a"], "input 0: .* has no tokenizer"),
         (kzoo.CausalLM, [{"ids": [1]}], r"reads ids for \['token_ids'\]. Received"),
         (kzoo.CausalLM, [("a", "b")], "continues a text"),
@@ -213,6 +255,16 @@ def test_what_the_model_cuts_is_cut_and_said(tokenizer):
 def test_what_cannot_be_read_is_named(kind, own, message):
     with pytest.raises(ValueError, match=message):
         batches_of(make(kind), own)
+
+
+def test_segments_are_as_many_as_tokens():
+    model = make(kzoo.PairScorer, num_segments=2)
+    ((batch,), _) = batches_of(model, [[5, 6]])
+    assert batch.columns["segment_ids"].tolist() == [[0, 0]]
+    with pytest.raises(ValueError, match="as many as token_ids, 1. Received: 2"):
+        batches_of(model, [{"token_ids": [5], "segment_ids": [0, 1]}])
+    with pytest.raises(ValueError, match="token_ids must be a list .*Received: 7"):
+        batches_of(model, [7])
 
 
 def test_text_goes_where_the_artifact_takes_text(tokenizer):

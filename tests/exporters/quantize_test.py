@@ -215,6 +215,26 @@ def test_a_task_answers_from_an_artifact(tmp_path):
             model.generate(texts)
 
 
+def test_an_artifact_answers_in_batches_as_keras_does(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(["abc", "bca"], 30, algorithm="character")
+    model = kzoo.Seq2SeqLM.from_size("tiny", tokenizer, **SIZE)
+    perturb(model.named_variables().values())
+    model.export(tmp_path / "m.onnx", format="onnx")
+    sessions = {"generate": onnxruntime.InferenceSession(tmp_path / "m.onnx")}
+    texts = ["ab", "cabac", "b", "", "ca"]
+    drawn = dict(temperature=40.0, seed=3, min_new_tokens=5)
+    forced = dict(forced_prefix=["a", "bc", "", "ca", "b"])
+    for options in (drawn, forced, drawn | forced):
+        options |= dict(max_new_tokens=6, return_scores=True)
+        whole, numbers = model.generate(texts, **options)
+        assert len(set(whole)) > 3
+        with answers_from(model, sessions):
+            for size in (2, 5):
+                got, scores = model.generate(texts, batch_size=size, **options)
+                assert got == whole
+                np.testing.assert_allclose(scores, numbers, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["PairScorer", "QuestionAnswering", "TextClassifier"])
 def test_outputs_of_an_artifact_are_what_call_gives(name):
     kind = getattr(kzoo, name)
@@ -339,9 +359,7 @@ def test_a_model_without_large_matrices_stays_as_it_is(tmp_path, quick, mode):
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_older_operator_sets_and_lora(tmp_path, quick, mode):
     model = make(kzoo.CausalLM)
-    for layer in model._flatten_layers():
-        if hasattr(layer, "enable_lora"):
-            layer.enable_lora(2)
+    model.enable_lora(2, "*")
     options = dict(format="onnx", functions="forward", quantize=mode)
     report = model.export(tmp_path / "m", portable=True, **options)
     assert report.opset == 18

@@ -233,6 +233,28 @@ def test_a_quantised_generator_of_text(tmp_path, quick, trained, mode):
     assert [c["rows"] for c in again.checks if "rows" in c] == [2]
 
 
+def test_an_artifact_of_text_answers_in_batches_as_keras_does(tmp_path, quick, trained):
+    model = make(kzoo.CausalLM, trained("wordpiece"), positions="learned")
+    model.export(tmp_path / "m.onnx", format="onnx", text=True)
+    onnx.checker.check_model(tmp_path / "m.onnx", full_check=True)
+    sessions = {"generate": session_of(tmp_path / "m.onnx")}
+    texts = ["A man", "the dog", "", "a bike on the road"]
+    every = dict(temperature=3.0, seed=5), dict(forced_prefix=["a", "the", "", "man"])
+    for options in (*every, dict(beams=3, num_return_sequences=2), every[0] | every[1]):
+        options |= dict(max_new_tokens=5)
+        expected = model.generate(texts, **options)
+        with answers_from(model, sessions):
+            for size in (2, 3, 9):
+                assert model.generate(texts, batch_size=size, **options) == expected
+    expected = model.generate("A man")  # as many tokens as the positions leave
+    with answers_from(model, sessions):
+        assert model.generate("A man") == expected
+        with pytest.raises(ValueError, match="one for each of 3 prompts. Received: 2"):
+            model.generate(texts[:3], forced_prefix=["a", "the"])
+        with pytest.raises(ValueError, match="needs at least one prompt"):
+            model.generate([])
+
+
 def test_a_quantised_classifier_of_text(tmp_path, quick, trained):
     labels = ["bad", "gut", "日本"]
     model = make(kzoo.TextClassifier, trained("wordpiece"), labels=labels, **QUANTISED)

@@ -1,11 +1,12 @@
 """Automata accept what Python's re accepts, and generation never leaves them."""
 
 import re
+import time
 
 import numpy as np
 import pytest
 
-from kzoo.generation import TokenAutomaton
+from kzoo.generation import TokenAutomaton, streaming
 from kzoo.generation.streaming import TextStream
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from tests.words import causal, perturbed, seq2seq
@@ -125,6 +126,29 @@ def test_a_stop_string_ends_with_the_token_that_completes_it(tokenizer):
         assert walk(automaton, ids, end) == (hits[0] if hits else len(ids))
 
 
+def test_stop_strings_that_overlap_end_where_the_first_is_whole():
+    tokenizer, random = KINDS["character"](), np.random.default_rng(0)
+    for _ in range(60):
+        lengths = random.integers(1, 7, random.integers(1, 4))
+        stops = ["".join(random.choice(["a", "b"], length)) for length in lengths]
+        automaton = TokenAutomaton.for_tokenizer(tokenizer, stop=stops)
+        text = "".join(random.choice(["a", "b"], 30))
+        ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+        (ids,) = tokenizer.encode([text])
+        end = tokenizer.end_token_id
+        assert walk(automaton, ids, end) == min(ends, default=len(ids) + 1) - 1
+
+
+def test_a_long_stop_string_takes_time_in_proportion():
+    tokenizer, stop = KINDS["character"](), "ab" * 1000 + "b"
+    begin = time.perf_counter()
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, stop=stop)
+    automaton.check_length(500)
+    assert time.perf_counter() - begin < 10  # all pairs of its parts take minutes
+    (ids,) = tokenizer.encode(["ab" + stop + "a"])
+    assert walk(automaton, ids, tokenizer.end_token_id) == len(ids) - 2
+
+
 def test_a_pattern_may_stop_early():
     tokenizer = KINDS["character"]()
     automaton = TokenAutomaton.for_tokenizer(tokenizer, "[a-e ]+", stop="ee")
@@ -153,6 +177,11 @@ def test_a_table_that_would_be_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("kzoo.generation.automaton._LARGEST", 1000)
     with pytest.raises(ValueError, match=r"Simplify the pattern: \\d and \\w"):
         TokenAutomaton.for_tokenizer(KINDS["character"](), r"\d{4}")
+    with pytest.raises(ValueError, match="shorten stop strings"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), stop="abcd")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="1000000 states .* shorten stop strings"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), stop="a" * 1_000_000)
 
 
 def test_a_missing_extra_is_named(monkeypatch):
@@ -264,6 +293,40 @@ def test_pieces_end_with_whole_characters(tokenizer):
         pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
         assert "".join(pieces) == (tokenizer.decode([ids])[0] if ids else "")
         assert "\ufffd" not in "".join(pieces)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_of_any_tokens_is_their_text(tokenizer, seed, monkeypatch):
+    monkeypatch.setattr(streaming, "_WINDOW", 3)  # many that begin anywhere
+    random = np.random.default_rng(seed)
+    words = "the blue bike, Fahrräder 日本語 and é   10:45 ".split(" ")
+    text = " ".join(random.choice(words, 40))
+    drawn = random.integers(0, tokenizer.vocabulary_size, 60).tolist()
+    drawn = [i for i in drawn if i != tokenizer.end_token_id]  # a text ends there
+    for ids in (tokenizer.encode([text])[0], drawn):
+        whole = tokenizer.decode([ids])[0]
+        stream = TextStream(lambda ids: tokenizer.decode([ids])[0])
+        pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
+        assert "".join(pieces) == whole
+        stops = [whole[i : i + 9] for i in (20, len(whole) // 2)]
+        stream = TextStream(lambda ids: tokenizer.decode([ids])[0], stops)
+        pieces = [stream.push([i], n == len(ids) - 1) for n, i in enumerate(ids)]
+        assert "".join(pieces) == whole[: min(map(whole.find, stops))]
+
+
+def test_a_stream_decodes_as_many_tokens_in_a_late_step_as_in_an_early_one(tokenizer):
+    sizes, ids = [], tokenizer.encode([" ".join(CORPUS)])[0] * 3
+
+    def decode(ids):
+        sizes.append(len(ids))
+        return tokenizer.decode([ids])[0]
+
+    stream = TextStream(decode)
+    for i in ids:
+        stream.push([i])
+    assert len(ids) > 200 and max(sizes) <= 80
+    stream.push([], last=True)
+    assert sizes[-1] == len(ids) and "".join(stream.pieces) == decode(ids)
 
 
 def test_what_may_begin_a_stop_string_waits():

@@ -101,3 +101,57 @@ def test_what_is_saved_back_is_what_was_loaded(name, tmp_path):
     again = kzoo.from_preset(tmp_path / "back", task=row["task"])
     assert again.config == task.config
     check_logits(again, row, golden)
+
+
+def test_a_head_that_a_family_has_not_is_refused_and_nothing_is_written(tmp_path):
+    written("bert_text_classifier", tmp_path)
+    task = kzoo.from_preset(tmp_path)
+    other = kzoo.TextClassifier(task.config, num_classes=3, pooling="mean")
+    with pytest.raises(ValueError, match="its head needs pooling='cls'"):
+        kzoo.save_hf(other, tmp_path / "out", "bert")
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_number_of_classes_makes_a_new_head_and_says_so(tmp_path):
+    written("bert_text_classifier", tmp_path)
+    with pytest.warns(UserWarning, match="head/output/bias.*have to be trained"):
+        task = kzoo.from_preset(tmp_path, num_classes=7)
+    assert task.loaded.new == ("head/output/bias", "head/output/kernel")
+    assert task.num_classes == 7
+
+
+def test_a_head_that_the_checkpoint_lacks_is_new_and_said_so(tmp_path):
+    written("bert_masked_lm", tmp_path)
+    with pytest.warns(UserWarning, match="head/output"):
+        task = kzoo.from_preset(tmp_path, task="token_classifier", num_classes=4)
+    assert task.loaded.new == ("head/output/bias", "head/output/kernel")
+    assert "cls.predictions.bias" in task.loaded.unused
+
+
+def test_every_tensor_and_every_variable_is_accounted_for_by_name(tmp_path):
+    written("gpt2", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    ones = np.ones(3, "float32")
+    missing = {k: v for k, v in tensors.items() if k != "transformer.h.1.ln_2.bias"}
+    odd = {**tensors, "transformer.h.0.attn.gate": ones}
+    shaped = {**tensors, "transformer.ln_f.bias": ones}
+    for changed, named in (
+        (missing, "decoder/layer_1/feed_forward_norm/beta"),
+        (odd, "transformer.h.0.attn.gate"),
+        (shaped, r"transformer.ln_f.bias: \(3,\), expected \(32,\)"),
+    ):
+        save_file(changed, tmp_path / "model.safetensors")
+        with pytest.raises(ValueError, match=named):
+            kzoo.from_preset(tmp_path)
+
+
+def test_a_tied_head_that_differs_from_its_table_is_no_tied_head(tmp_path):
+    written("gpt2", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    table = tensors["transformer.wte.weight"]
+    same = {**tensors, "lm_head.weight": table.copy()}
+    save_file(same, tmp_path / "model.safetensors")
+    assert kzoo.from_preset(tmp_path).config.tie_head
+    save_file({**same, "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="lm_head.weight differs"):
+        kzoo.from_preset(tmp_path)

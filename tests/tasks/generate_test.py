@@ -216,7 +216,15 @@ def test_strings_in_strings_out():
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
-        ([], {}, "at least one prompt"),
+        ([], {}, "at least one prompt. Received: none"),
+        (None, {}, "expects a string, a list of strings, or rows .* Received: None"),
+        (5, {}, "such as .* Received: 5"),
+        (b"text", {}, "a list of strings.* Received: b'text'"),
+        ([5, 6], {}, "rows of integer ids .* Received: 5 as row 0"),
+        ([[5], [[5], [5, 6]]], {}, "Received: .* as row 1"),
+        ([[5], "text"], {}, "Received: 'text' as row 1"),
+        ({"token_ids": None}, {}, "rows of integer ids .* Received: None"),
+        ([[5]], {"progress": 3}, "progress must be a function of the number of rows"),
         ([[5]], {"jit_compile": "auto"}, "True or False"),
         ([[5]], {"stream": True, "progress": print}, "progress=None"),
         ([[5]], {"max_new_tokens": 0}, "max_new_tokens must be"),
@@ -241,6 +249,20 @@ def test_bad_input_is_named(prompts, options, message):
     model = make(kzoo.CausalLM)
     with pytest.raises(ValueError, match=message):
         model.generate(prompts, **options)
+
+
+def test_prompts_may_come_one_by_one():
+    tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
+    model, texts = kzoo.CausalLM.from_size("tiny", tokenizer), ["abc", "b"]
+    expected = model.generate(texts, max_new_tokens=3)
+    for given in (iter(texts), (text for text in texts), dict.fromkeys(texts).keys()):
+        assert model.generate(given, max_new_tokens=3) == expected
+    rows = model.encode_prompts(texts)
+    expected = model.generate(rows, max_new_tokens=3)
+    assert model.generate(iter(rows), max_new_tokens=3) == expected
+    mask = [[True] * len(row) for row in rows]  # of different lengths
+    given = {"token_ids": rows, "padding_mask": mask}
+    assert model.generate(given, max_new_tokens=3) == expected
 
 
 def test_more_tokens_than_learned_positions_are_refused():

@@ -1,5 +1,7 @@
 """Adam against its definition in float64, and against Keras's."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -100,7 +102,82 @@ def test_a_token_twice_in_a_batch_has_one_gradient():
 
 def test_config_round_trip():
     again = keras.saving.deserialize_keras_object(
-        keras.saving.serialize_keras_object(Adam(0.3, beta_2=0.98))
+        keras.saving.serialize_keras_object(Adam(0.3, beta_2=0.98, layer_decay=0.9))
     )
     assert type(again) is Adam
-    assert again.get_config()["beta_2"] == 0.98
+    assert again.get_config()["beta_2"] == 0.98 and again.layer_decay == 0.9
+
+
+# Of two stacks, of 3 and 2 layers, what share of the rate each variable gets.
+SHARES = {
+    "encoder/token_embedding/embeddings": 0.5**4,
+    "encoder/embedding_norm/gamma": 0.5**4,
+    "encoder/position_bias/embeddings": 0.5**4,
+    "encoder/layer_0/self_attention/query/kernel": 0.5**3,
+    "encoder/layer_1/self_attention/query/lora_kernel_a": 0.5**2,
+    "encoder/layer_2/feed_forward/output/bias": 0.5,
+    "encoder/final_norm/gamma": 1.0,
+    "decoder/position_embedding/embeddings": 0.5**3,
+    "decoder/layer_0/cross_attention/key/kernel": 0.5**2,
+    "decoder/layer_1/cross_attention/key/kernel": 0.5,
+    "head/hidden/kernel": 1.0,
+}
+
+
+def variables_at(paths):
+    variables = []
+    for seed, path in enumerate(paths):
+        *scopes, name = path.split("/")
+        with contextlib.ExitStack() as stack:
+            for scope in ("model", *scopes):
+                stack.enter_context(keras.name_scope(scope))
+            initial = keras.initializers.RandomNormal(seed=seed)
+            variables.append(keras.Variable(initial, (2, 3), name=name))
+    return variables
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(weight_decay=0.1),
+        dict(global_clipnorm=0.5),
+        dict(weight_decay=0.1, gradient_accumulation_steps=2),
+    ],
+    ids=str,
+)
+def test_lower_layers_take_smaller_steps(options):
+    rng = np.random.default_rng(0)
+    steps = options.get("gradient_accumulation_steps", 1)
+    variables = variables_at(SHARES)
+    assert [v.path for v in variables] == [f"model/{path}" for path in SHARES]
+    start = [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
+    gradients = rng.normal(size=(3, steps, len(variables), 2, 3)).astype("float32")
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    optimizer = Adam(rate, epsilon=1e-3, layer_decay=0.5, **options)
+    for gradient in gradients.reshape(3 * steps, len(variables), 2, 3):
+        optimizer.apply(list(map(keras.ops.convert_to_tensor, gradient)), variables)
+
+    means = gradients.astype("float64").mean(1)
+    if limit := options.get("global_clipnorm"):
+        norms = np.sqrt((means**2).sum((1, 2, 3), keepdims=True))
+        means = means * np.minimum(1, limit / norms)
+    for i, share in enumerate(SHARES.values()):
+        m = v = 0.0
+        weights = start[i].astype("float64")
+        for t, g in enumerate(means[:, i]):
+            # Keras's schedules count batches, the moments steps.
+            now = share * 0.1 * 0.5 ** (steps * (t + 1) - 1)
+            weights = weights * (1 - options.get("weight_decay", 0.0) * now)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            now = now * np.sqrt(1 - 0.999 ** (t + 1)) / (1 - 0.9 ** (t + 1))
+            weights = weights - now * m / (np.sqrt(v) + 1e-3)
+        got = keras.ops.convert_to_numpy(variables[i])
+        np.testing.assert_allclose(got, weights, rtol=1e-4, atol=1e-6)
+
+
+def test_layer_decay_needs_layers_and_a_factor():
+    with pytest.raises(ValueError, match=r"in \(0, 1\] or None. Received: 1.5"):
+        Adam(0.1, layer_decay=1.5)
+    with pytest.raises(ValueError, match=r"layer_<i>.*Received: \['model/head/bias'\]"):
+        Adam(0.1, layer_decay=0.9).build(variables_at(["head/bias"]))

@@ -221,6 +221,8 @@ def _codec_of(tokenizer, format):
             "export token ids."
         )
     if tokenizer.kind == "sentencepiece":
+        if tokenizer.pieces is not None:
+            raise _refusal(tokenizer, "ids that are not those of its model")
         return SentencePieceCodec(tokenizer)
     if tokenizer.kind != "fast":
         raise _refusal(tokenizer, f"tokenizers of the kind {tokenizer.kind!r}")

@@ -53,11 +53,16 @@ def _generation(task, function, codec):
     prompt = task.prompt_input
     (before, after), outputs = task.prompt_specials, dict(function.outputs)
     outputs = {"generated_text": outputs.pop("sequences")[:2], **outputs}
+    own = task._own_inputs()
 
     def call(inputs):
-        inputs = dict(inputs)
+        inputs = {**own, **inputs}
         ids, mask = codec.encode(inputs.pop("text"))
-        ids, _ = _packed([*_ends(ids, before), (ids, mask), *_ends(ids, after)], task)
+        columns = [*_ends(ids, before), (ids, mask), *_ends(ids, after)]
+        if not [*before, *after]:  # an empty text has a place, too
+            ((none, seen),) = _ends(ids, [task.config.pad_token_id])
+            columns.append((none, ~seen))
+        ids, _ = _packed(columns, task)
         answer = function.call({**inputs, prompt: ids})
         ids = answer.pop("sequences")
         batch, hypotheses = ops.dim(ids, 0), ops.dim(ids, 1)
@@ -78,7 +83,8 @@ def _generation(task, function, codec):
     def write(inputs, answer):
         answer = dict(answer)
         ids = answer.pop("sequences")
-        ends = {task.config.end_token_id, *inputs.get("stop_token_ids", ())}
+        stops = {**own, **inputs}.get("stop_token_ids", ())
+        ends = {task.config.end_token_id, *stops}
         rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
         text = np.array(task.tokenizer.decode(rows), object).reshape(ids.shape[:2])
         return {"generated_text": text, **answer}
@@ -120,11 +126,11 @@ def _reading(task, function, codec, texts):
     def call(inputs):
         parts = [codec.encode(inputs[name]) for name in names]
         ids = parts[0][0]
-        columns = _ends(ids, [task.config.start_token_id])
-        segments = [0]
-        for number, (part, mask) in enumerate(_cut(parts, task)):
-            columns += [(part, mask), *_ends(ids, [task.config.end_token_id])]
-            segments += [number, number]
+        first, *others = task.template.around(texts)
+        columns = _ends(ids, first)
+        for part, special in zip(_cut(parts, task), others):
+            columns += [part, *_ends(ids, special)]
+        segments = task.template.segments(texts)
         ids, order = _packed(columns, task)
         features = {"token_ids": ids}
         if with_segments:
@@ -187,7 +193,7 @@ def _cut(parts, task):
     """Parts, ids and masks, with room beside what is special; see `_fitted`."""
     if task._limit is None:
         return parts
-    room = task._limit - 1 - len(parts)
+    room = task._limit - sum(map(len, task.template.around(len(parts))))
     lengths = [ops.sum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
     if len(parts) == 1:
         allowed = [lengths[0] * 0 + room]
@@ -205,7 +211,7 @@ def _packed(columns, task):
     """Ids side by side without what no mask allows, and padded; and their order."""
     masks = [mask for _, mask in columns]
     hidden = _joined([1 - ops.cast(mask, "int32") for mask in masks])
-    longest = ops.max(ops.sum(1 - hidden, axis=1))
+    longest = ops.maximum(ops.max(ops.sum(1 - hidden, axis=1)), 1)
     order = ops.argsort(hidden)  # stable
     order = ops.take(order, ops.arange(longest), axis=1)
     ids = _ordered([ids for ids, _ in columns], order)

@@ -1,0 +1,272 @@
+"""Chats as a model's template writes them, in a sandbox; and their exact ids."""
+
+import datetime
+import functools
+import json
+import re
+import secrets
+from collections.abc import Mapping
+
+import tokenizers
+from tokenizers import AddedToken
+
+# More would be no chat: a template that loops for ever is stopped here.
+_MOST = 10_000_000
+_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def render(tokenizer, messages, add_generation_prompt, variables):
+    """The text of a chat; see `Tokenizer.apply_chat_template`."""
+    return _render(tokenizer, _plain(messages), add_generation_prompt, variables)
+
+
+def encode(tokenizer, messages, add_generation_prompt, variables):
+    """Ids of a chat; see `Tokenizer.encode_chat`.
+
+    What the template writes and what stands in a message must be told apart although
+    the template may do anything with a message. So special tokens' names in messages
+    get a character inside that occurs nowhere else, and texts one at both ends; then
+    what is still such a name is the template's.
+    """
+    messages, plain = _plain(messages), _plain(variables)
+    text = _render(tokenizer, messages, add_generation_prompt, plain)
+    names = sorted(_special_names(tokenizer), key=len, reverse=True)
+    everything = text + json.dumps([messages, plain], ensure_ascii=False)
+    private = map(chr, range(0xE000, 0xF8FF))
+    mark = next(character for character in private if character not in everything)
+    # Of one character there is no inside.
+    clear = not any(len(name) == 1 and name in everything for name in names)
+    pattern = re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    def inside(value):
+        # Also where two names overlap, and what a template may join.
+        for name in names:
+            value = value.replace(name, name[0] + mark + name[1:])
+        return value
+
+    def around(value):
+        stripped = value.strip()
+        if not stripped:
+            return value
+        first = value.index(stripped)
+        last = first + len(stripped)
+        middle = f"{mark}{inside(stripped)}{mark}"
+        return value[:first] + middle + value[last:]
+
+    # A template that looks how a message begins may read marks there as another text.
+    for change in (around, inside):
+        marked = _render(
+            tokenizer,
+            _changed(messages, change),
+            add_generation_prompt,
+            _changed(plain, change),
+        )
+        if clear and marked.replace(mark, "") == text:
+            break
+    else:
+        found = sorted({name for name in names if name in everything})
+        raise ValueError(
+            "The chat template reads names of special tokens in messages as its own, "
+            f"so that they cannot be told apart: one of {found}. Leave them out."
+        )
+    return _ids(tokenizer, marked, pattern, mark)
+
+
+def _ids(tokenizer, marked, pattern, mark):
+    if hasattr(tokenizer, "_tokenizer"):
+        library, keys, known = _renamed(tokenizer)
+        text = pattern.sub(lambda found: keys[found[0]], marked).replace(mark, "")
+        ids = library.encode(text, add_special_tokens=False).ids
+        return [known.get(i, i) for i in ids]
+    ids, place = [], 0
+    for found in (*pattern.finditer(marked), None):
+        end = len(marked) if found is None else found.start()
+        part = marked[place:end].replace(mark, "")
+        if part:
+            encode = tokenizer._encode if place == 0 else tokenizer._encode_continued
+            ids += encode([part])[0]
+        if found is not None:
+            ids.append(tokenizer.token_id(found[0]))
+            place = found.end()
+    return ids
+
+
+def _special_names(tokenizer):
+    """Of special tokens, the unknown one too, as the vocabulary writes them."""
+    if hasattr(tokenizer, "_tokenizer"):
+        added = tokenizer._tokenizer.get_added_tokens_decoder().values()
+        return {token.content for token in added if token.special}
+    names = map(tokenizer._piece, tokenizer.special_ids)
+    return {name for name in names if tokenizer.token_id(name) is not None}
+
+
+def _renamed(tokenizer):
+    """The library's tokenizer with secret names for special tokens.
+
+    All that it does around a special token stays, such as which words begin behind it,
+    and no text has such a name.
+
+    Returns:
+        It; dict from names to secret ones; and from its ids to the tokenizer's.
+    """
+    if "_renamed" not in tokenizer.__dict__:
+        described = json.loads(tokenizer._model_text())
+        special = [t for t in described["added_tokens"] if t["special"]]
+        others = [t for t in described["added_tokens"] if not t["special"]]
+        described |= {"added_tokens": [], "post_processor": None}
+        library = tokenizers.Tokenizer.from_str(json.dumps(described))
+        secret = secrets.token_hex(8)
+        keys = {t["content"]: f"<{secret}:{t['id']}>" for t in special}
+
+        def token(each):
+            flags = {k: v for k, v in each.items() if k not in ("id", "content")}
+            content = each["content"]
+            return AddedToken(keys.get(content, content), **flags)
+
+        library.add_tokens([token(each) for each in others])
+        library.add_special_tokens([token(each) for each in special])
+        library.encode_special_tokens = False
+        known = {
+            library.token_to_id(keys.get(t["content"], t["content"])): t["id"]
+            for t in (*others, *special)
+        }
+        tokenizer.__dict__["_renamed"] = library, keys, known
+    return tokenizer.__dict__["_renamed"]
+
+
+def _render(tokenizer, messages, add_generation_prompt, variables):
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"{tokenizer!r} has no chat template: it is of a model that was not made "
+            "for chats, or its folder lacks chat_template.jinja."
+        )
+    jinja2 = _jinja2()
+    settings, tokens = tokenizer.conventions.settings, {}
+    for name in (f"{role}_token" for role in _NAMES):
+        if settings.get(name):
+            token = settings[name]
+            tokens[name] = token["content"] if isinstance(token, dict) else token
+    given = {
+        **tokens,
+        "messages": messages,
+        "add_generation_prompt": bool(add_generation_prompt),
+        "tools": None,
+        "documents": None,
+        **_plain(variables),
+    }
+    try:
+        parts, length = [], 0
+        for part in _compiled(tokenizer.chat_template).generate(given):
+            parts.append(part)
+            length += len(part)
+            if length > _MOST:
+                raise ValueError(
+                    f"The chat template writes more than {_MOST} characters."
+                )
+        return "".join(parts)
+    except jinja2.exceptions.SecurityError as error:
+        raise ValueError(
+            f"The chat template does what no template may: {error}"
+        ) from error
+    except (jinja2.exceptions.TemplateError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"The chat template refuses these messages: {error}"
+        ) from error
+
+
+def _jinja2():
+    try:
+        import jinja2.ext
+        import jinja2.sandbox
+    except ImportError as error:
+        raise ImportError(
+            'Chat templates need jinja2: pip install "kzoo[chat]".'
+        ) from error
+    return jinja2
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(template):
+    jinja2 = _jinja2()
+
+    class Generation(jinja2.ext.Extension):
+        """Parts that a template marks as an assistant's are written as they are."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body).set_lineno(line)
+
+    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """Without products that would take all memory."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context, operator, left, right):
+            if operator == "**" and abs(right) > 1000:
+                raise OverflowError(f"A power of {right}.")
+            for value, times in ((left, right), (right, left)):
+                if hasattr(value, "__len__") and len(value) * times > _MOST:
+                    raise OverflowError(f"More than {_MOST} characters or items.")
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, jinja2.ext.loopcontrols],
+    )
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(
+        value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
+    ):
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    def strftime_now(format):
+        return datetime.datetime.now().strftime(format)
+
+    # Jinja's own would write < and > of HTML in other words.
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment.from_string(template)
+
+
+def _plain(value):
+    """A copy of JSON's types alone: methods of others are no business of a template."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    raise TypeError(
+        "Chats are of dicts, lists, strings and numbers. "
+        f"Received: {type(value).__name__}."
+    )
+
+
+def _changed(value, change):
+    """`value` with each text in it changed, but roles and types."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {
+            key: item if key in ("role", "type") else _changed(item, change)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_changed(item, change) for item in value]
+    return value

@@ -1,0 +1,83 @@
+"""Odd configs against transformers itself, where that is installed; and illegal ones.
+
+Each family draws values away from its row's; both libraries get the same numbers.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.families import MODULES, family_of
+from tests.parity.odd import ILLEGAL, ILLEGAL_EVERYWHERE, LEGAL
+from tests.parity.parity_test import GOLDEN, check_logits, written
+from tests.parity.reference import model_of, outputs, targets
+from tests.parity.rows import ROWS
+
+DRAWS = 6
+
+
+def first_rows():
+    """model_type -> the name of its first row."""
+    found = {}
+    for name in ROWS:
+        with np.load(GOLDEN / f"{name}.npz") as file:
+            config = json.loads(str(file["described"]))["config"]
+        found.setdefault(config["model_type"], name)
+    return found
+
+
+FIRST = first_rows()
+
+
+def test_every_family_has_a_row_and_is_fuzzed():
+    assert set(MODULES) == set(FIRST) == set(LEGAL) == set(ILLEGAL)
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+@pytest.mark.parametrize("model_type", FIRST)
+def test_an_odd_config_computes_what_transformers_does(model_type, draw, tmp_path):
+    pytest.importorskip("torch", reason="compares with transformers")
+    pytest.importorskip("transformers", reason="compares with it")
+    row = ROWS[FIRST[model_type]]
+    rng = np.random.default_rng([draw, *model_type.encode()])
+    drawn = {
+        key: values[rng.integers(len(values))]
+        for key, values in LEGAL[model_type].items()
+        if rng.random() < 0.6
+    }
+    row = {**row, "config": {**row["config"], **drawn}}
+    model = model_of(row)
+    model.save_pretrained(tmp_path)
+    golden = outputs({**row, "task": row["task"]}, model)
+    if row["task"] == "seq2seq_lm":
+        golden["targets"] = targets(row, model)
+    task = kzoo.from_preset(tmp_path, task=row["task"], **row.get("options", {}))
+    check_logits(task, row, golden)
+
+
+@pytest.mark.parametrize(
+    "model_type, change",
+    [
+        (model_type, {key: value})
+        for model_type in FIRST
+        for key, value in (
+            *ILLEGAL_EVERYWHERE.items(),
+            *ILLEGAL.get(model_type, {}).items(),
+        )
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_what_kzoo_does_not_compute_is_refused_by_name(model_type, change, tmp_path):
+    _, described = written(FIRST[model_type], tmp_path)
+    config = {**described["config"], **change}
+    (key,) = change
+    with pytest.raises(Unsupported) as caught:
+        family_of(model_type).read_config(config)
+    named = {"rope_parameters": "rope_type", "feed_forward_proj": "feed_forward_proj"}
+    assert named.get(key, key) in str(caught.value)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="config.json"):
+        kzoo.from_preset(tmp_path)

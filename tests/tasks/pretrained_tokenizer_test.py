@@ -1,0 +1,243 @@
+"""Tasks put around texts what a pretrained tokenizer's model expects."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.exporters import ExportError
+from kzoo.exporters import onnx as onnx_export
+from kzoo.tokenizers import load_pretrained_tokenizer
+from tests.golden import folders as golden
+from tests.harness import perturb
+
+SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    known = {}
+
+    def loaded(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp(name)
+            cases = golden.unpack(name, folder)
+            known[name] = load_pretrained_tokenizer(folder, cases["kind"]), cases
+        return known[name]
+
+    return loaded
+
+
+def make(kind, tokenizer, **changes):
+    model = kind.from_size("tiny", tokenizer, **{**SMALL, **changes})
+    perturb(model.named_variables().values())
+    return model
+
+
+def rows(values):
+    return [np.asarray(row).tolist() for row in values]
+
+
+@pytest.mark.parametrize(
+    ("name", "segments"), [("bert", 2), ("bert_cased_json", 2), ("roberta", 0)]
+)
+def test_encoders_read_texts_and_pairs_as_transformers_has_them(load, name, segments):
+    tokenizer, cases = load(name)
+    model = make(
+        kzoo.TextClassifier,
+        tokenizer,
+        num_classes=2,
+        num_segments=segments,
+        positions="rotary",
+    )
+    features = model.encode_texts(cases["texts"])
+    assert rows(features["token_ids"]) == cases["ids"]
+    features = model.encode_texts([tuple(pair) for pair in cases["pairs"]])
+    assert rows(features["token_ids"]) == cases["pair_ids"]
+    if segments:
+        assert rows(features["segment_ids"]) == cases["pair_segments"]
+
+
+def test_cut_pairs_keep_all_that_stands_around_them(load):
+    tokenizer, _ = load("roberta")
+    model = make(kzoo.TextClassifier, tokenizer, num_classes=2, max_length=12)
+    (row,) = rows(
+        model.encode_texts([("hello world " * 5, "one two three " * 5)])["token_ids"]
+    )
+    assert len(row) == 12
+    assert row[0] == tokenizer.start_token_id
+    ends = [i for i, token in enumerate(row) if token == tokenizer.end_token_id]
+    assert len(ends) == 3 and ends[1] == ends[0] + 1 and ends[2] == 11
+
+
+def test_masked_models_and_taggers_have_the_models_specials(load):
+    tokenizer, _ = load("roberta")
+    model = make(kzoo.MaskedLM, tokenizer)
+    start, end = tokenizer.start_token_id, tokenizer.end_token_id
+    inner = tokenizer.encode(["hello world"])[0]
+    found = model.encode_examples(["hello world"])["token_ids"]
+    assert found == [[start, *inner, end]]
+    assert model.config.mask_token_id == tokenizer.mask_token_id
+    tagger = make(kzoo.TokenClassifier, tokenizer, num_classes=2)
+    features = tagger.encode_examples([["hello", "world"]], [[0, 1]])
+    assert rows(features["token_ids"]) == [[start, *inner, end]]
+
+
+def test_answers_stand_behind_two_ends_of_roberta(load):
+    tokenizer, _ = load("roberta")
+    model = make(kzoo.QuestionAnswering, tokenizer)
+    (logits,) = model.predict([("Who?", "A man rides")], verbose=0)
+    assert logits.shape == (2, len(tokenizer.encode(["A man rides"])[0]))
+    assert (logits > -1e4).all()
+    (answer,) = model.answer([("Who?", "A man rides")])
+    assert answer.text in "A man rides"
+
+
+def test_gpt2_begins_without_a_start_token(load):
+    tokenizer, _ = load("gpt2")
+    model = make(kzoo.CausalLM, tokenizer, positions="rotary")
+    (inner,) = tokenizer.encode(["hello world"])
+    assert model.encode_prompts(["hello world"]) == [inner]
+    end = tokenizer.end_token_id
+    assert model.encode_examples(["hello world"])["token_ids"] == [[*inner, end]]
+    # An empty prompt begins with the model's start token.
+    empty, one = model.generate(["", "hello"], max_new_tokens=4)
+    assert model.generate([""], max_new_tokens=4) == [empty]
+    start = tokenizer.start_token_id
+    ids = model.generate([[start]], max_new_tokens=4)
+    assert tokenizer.decode(ids) == [empty]
+    assert model.score(["hello world", "one two"])["perplexity"] > 1
+
+
+def test_llama_begins_with_its_start_token(load):
+    tokenizer, cases = load("llama3")
+    model = make(kzoo.CausalLM, tokenizer)
+    assert model.encode_prompts(cases["texts"]) == cases["ids"]
+    qwen = make(kzoo.CausalLM, load("qwen")[0])  # which has none
+    assert qwen.encode_prompts([""]) == [[]]
+    assert isinstance(qwen.generate("", max_new_tokens=3), str)
+
+
+@pytest.mark.parametrize("name", ["mbart50_json", "nllb", "m2m100"])
+def test_targets_begin_with_their_languages_code(load, name):
+    tokenizer, cases = load(name)
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    text = cases["texts"][0]
+    features = model.encode_examples([text], [text])
+    assert rows(features["encoder_token_ids"]) == cases["ids"][:1]
+    start = tokenizer.start_token_id
+    assert rows(features["decoder_token_ids"]) == [[start, *cases["targets"][0]]]
+
+    (code,) = tokenizer.conventions.target_prefix
+    (found,) = model.generate(cases["ids"][:1], max_new_tokens=4)
+    assert found[0] == code
+
+
+def test_what_a_user_forces_stands_behind_the_languages_code(load):
+    tokenizer, cases = load("m2m100")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    (code,), prompts = tokenizer.conventions.target_prefix, cases["ids"][:1]
+    options = dict(max_new_tokens=5, min_new_tokens=3)
+    inner = tokenizer.encode(["hello"])[0]
+    (found,) = model.generate(prompts, beams=2, forced_prefix="hello", **options)
+    assert found[: 1 + len(inner)] == [code, *inner][:5]
+    (found,) = model.generate(prompts, forced_tokens={0: inner[-1]}, **options)
+    assert found[:2] == [code, inner[-1]]
+    assert isinstance(model.generate(cases["texts"][0], max_new_tokens=5), str)
+
+
+def test_a_language_that_a_model_starts_with_needs_a_model_of_it(load):
+    tokenizer, cases = load("mbart")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    text = cases["texts"][0]
+    features = model.encode_examples([text], [text])
+    code, end = tokenizer.start_token_id, tokenizer.end_token_id
+    ids = tokenizer.encode([text])[0]
+    assert rows(features["decoder_token_ids"]) == [[code, *ids, end]]
+    model.tokenizer = tokenizer.for_languages(target="fr_XX")
+    with pytest.raises(ValueError, match="fr_XX"):
+        model.generate(text)
+
+
+def test_marian_writes_targets_with_its_second_model(load):
+    tokenizer, cases = load("marian")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    text = cases["texts"][0]
+    features = model.encode_examples([text], [text])
+    start = tokenizer.start_token_id
+    assert rows(features["encoder_token_ids"]) == cases["ids"][:1]
+    assert rows(features["decoder_token_ids"]) == [[start, *cases["targets"][0]]]
+    assert cases["ids"][0] != cases["targets"][0]
+
+
+def test_what_a_vocabulary_lacks_the_config_has(load):
+    tokenizer, _ = load("qwen")
+    assert tokenizer.start_token_id is None
+    model = make(kzoo.CausalLM, tokenizer)
+    assert model.config.start_token_id == 1
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+
+
+def test_files_begin_with_the_languages_code_by_themselves(load, tmp_path):
+    tokenizer, cases = load("mbart50")
+    model = make(kzoo.Seq2SeqLM, tokenizer, positions="rotary")
+    report = model.export(tmp_path / "m", format="onnx")
+    assert report
+    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    ids = np.array(cases["ids"][:1])
+    (sequences, *_) = session.run(
+        ["sequences"], {"encoder_token_ids": ids, "max_new_tokens": np.array(4)}
+    )
+    (expected,) = model.generate(cases["ids"][:1], max_new_tokens=4)
+    assert sequences[0, 0].tolist()[: len(expected)] == expected
+    assert expected[0] == tokenizer.conventions.target_prefix[0]
+    with pytest.raises(ExportError, match="ids that are not those of its model"):
+        model.export(tmp_path / "text", format="onnx", text=True)
+
+
+def test_texts_in_files_begin_as_the_tokenizer_has_them(load, tmp_path):
+    pytest.importorskip("onnxruntime_extensions")
+    tokenizer, _ = load("gpt2")
+    model = make(kzoo.CausalLM, tokenizer, positions="rotary")
+    model.export(tmp_path / "m", format="onnx", text=True)  # verified, empty texts, too
+    tokenizer, _ = load("roberta")
+    model = make(kzoo.PairScorer, tokenizer, positions="rotary")
+    model.export(tmp_path / "p", format="onnx", text=True)
+
+
+def test_more_ends_of_a_models_config_end_what_is_generated(load, tmp_path):
+    pytest.importorskip("onnxruntime_extensions")
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    cases = golden.unpack("gpt2", folder)
+    plain = make(kzoo.CausalLM, load("gpt2")[0], positions="rotary")
+    (found,) = plain.generate([cases["ids"][0]], max_new_tokens=6)
+    stop = found[2]
+    config = {"eos_token_id": [0, stop, 10**9]}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    tokenizer = load_pretrained_tokenizer(folder, cases["kind"])
+    assert tokenizer.conventions.stop_token_ids == (stop,)
+    model = make(kzoo.CausalLM, tokenizer, positions="rotary")
+    (ended,) = model.generate([cases["ids"][0]], max_new_tokens=6)
+    assert ended == found[: found.index(stop)]
+    text = cases["texts"][0]
+    expected = model.generate(text, max_new_tokens=6)
+    model.export(tmp_path / "m", format="onnx", text=True)
+    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    inputs = {"text": np.array([text], object), "max_new_tokens": np.array(6)}
+    (texts,) = session.run(["generated_text"], inputs)
+    assert texts[0, 0] == expected
+
+
+@pytest.mark.parametrize("name", ["roberta", "marian"])
+def test_saved_models_keep_the_conventions(load, name, tmp_path):
+    tokenizer, cases = load(name)
+    kind = kzoo.Seq2SeqLM if name == "marian" else kzoo.SentenceEmbedder
+    model = make(kind, tokenizer)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.tokenizer.conventions == tokenizer.conventions
+    assert again.template == model.template
+    assert again.tokenizer.encode(cases["texts"]) == tokenizer.encode(cases["texts"])

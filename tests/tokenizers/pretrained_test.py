@@ -1,0 +1,408 @@
+"""Tokenizers of Hugging Face folders equal transformers, as golden files have it."""
+
+import json
+import pickle
+import random
+import shutil
+
+import pytest
+
+from kzoo.tokenizers import (
+    FastTokenizer,
+    SentencePieceTokenizer,
+    Template,
+    Tokenizer,
+    load_pretrained_tokenizer,
+    load_tokenizer,
+    save_pretrained_tokenizer,
+)
+from tests.golden import folders as golden
+
+NAMES = golden.names()
+CHATS = [name for name in NAMES if name.startswith(("llama_", "qwen"))]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    known = {}
+
+    def loaded(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp(name)
+            cases = golden.unpack(name, folder)
+            tokenizer = load_pretrained_tokenizer(folder, cases["kind"])
+            known[name] = tokenizer, cases, folder
+        return known[name]
+
+    return loaded
+
+
+def with_template(tokenizer, *texts):
+    return tokenizer.conventions.template.join(tokenizer.encode(texts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_equal_transformers(load, name):
+    tokenizer, cases, _ = load(name)
+    found = tokenizer.encode(cases["texts"])
+    if "sentencepiece" not in cases:
+        assert found == cases["inner"]
+        return
+    # transformers converts the model for another library, which gives other ids for
+    # some texts; SentencePiece, which the model was trained with, is right.
+    right = cases["sentencepiece"]
+    assert found[: len(right)] == right
+    assert found[len(right) :] == cases["inner"][len(right) :]
+    assert sum(a == b for a, b in zip(found, cases["inner"])) > 0.65 * len(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_templates_stand_around_texts_as_transformers_has_them(load, name):
+    tokenizer, cases, _ = load(name)
+    for text, inner, whole in zip(cases["texts"], cases["inner"], cases["ids"]):
+        if tokenizer.encode([text]) == [inner]:
+            assert with_template(tokenizer, text)[0] == whole
+    for pair, ids, segments in zip(
+        cases["pairs"], cases["pair_ids"], cases["pair_segments"], strict=True
+    ):
+        found = with_template(tokenizer, *pair)
+        if cases["kind"] in ("marian", "m2m100"):  # their models have no segments
+            found, segments = (found[0], None), None
+        assert found == (ids, segments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decoded_texts_equal_transformers(load, name):
+    tokenizer, cases, _ = load(name)
+    compared = 0
+    for inner, ids, text in zip(cases["inner"], cases["ids"], cases["decoded"]):
+        # An unknown token is shown here, and left out there.
+        if tokenizer.unknown_token_id not in inner:
+            assert tokenizer.decode([ids]) == [text]
+            compared += 1
+    assert compared >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_special_ids_are_those_of_the_files(load, name):
+    tokenizer, cases, _ = load(name)
+    end = cases["eos"] if cases["eos"] is not None else cases["sep"]
+    assert tokenizer.end_token_id == end
+    assert tokenizer.mask_token_id == cases["mask"]
+    assert tokenizer.original_pad_token_id == cases["pad"]
+    if cases["pad"] not in (None, end):
+        assert tokenizer.pad_token_id == cases["pad"]
+    if name != "m2m100":  # transformers leaves the codes of languages out
+        assert tokenizer.vocabulary_size == cases["size"]
+    assert tokenizer.pad_token_id != tokenizer.end_token_id
+    # No text has it.
+    for ids in tokenizer.encode(cases["texts"]):
+        assert tokenizer.pad_token_id not in ids
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_begin_with_their_language(load, name):
+    tokenizer, cases, _ = load(name)
+    if "targets" not in cases:
+        return
+    prefix = list(tokenizer.conventions.target_prefix)
+    equal = 0
+    for text, target in zip(cases["texts"], cases["targets"]):
+        ids = tokenizer.encode_targets([text])[0]
+        whole = [*prefix, *ids, tokenizer.end_token_id]
+        if name == "mbart":  # the code stands behind, and is what a target starts with
+            whole.append(tokenizer.start_token_id)
+        equal += whole == target
+    assert equal > 0.65 * len(cases["targets"])
+    if name in ("marian", "m2m100", "bart"):
+        assert equal == len(cases["targets"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_tokenizers_are_loaded_again(load, name, tmp_path):
+    tokenizer, cases, _ = load(name)
+    tokenizer.save(tmp_path)
+    for again in (
+        load_tokenizer(tmp_path),
+        Tokenizer.from_config(json.loads(json.dumps(tokenizer.get_config()))),
+        pickle.loads(pickle.dumps(tokenizer)),
+    ):
+        assert again.conventions == tokenizer.conventions
+        assert again.get_config() == tokenizer.get_config()
+        assert again.special_ids == tokenizer.special_ids
+        assert again.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_written_folders_are_read_again(load, name, tmp_path):
+    tokenizer, cases, folder = load(name)
+    save_pretrained_tokenizer(tokenizer, tmp_path)
+    if (folder / "config.json").exists():  # the model's, beside the tokenizer's
+        shutil.copy(folder / "config.json", tmp_path)
+    again = load_pretrained_tokenizer(tmp_path, cases["kind"])
+    assert again.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
+    assert again.conventions.template == tokenizer.conventions.template
+    assert again._ids == tokenizer._ids
+    assert again.original_pad_token_id == tokenizer.original_pad_token_id
+    assert again.chat_template == tokenizer.chat_template
+
+
+@pytest.mark.parametrize("name", ["mbart50", "mbart50_json", "nllb", "m2m100", "mbart"])
+def test_languages_change_source_and_target(load, name):
+    tokenizer, _, _ = load(name)
+    source, target = {"nllb": ("fra_Latn", "zho_Hans"), "m2m100": ("fr", "zh")}.get(
+        name, ("fr_XX", "zh_CN")
+    )
+    changed = tokenizer.for_languages(source=source, target=target)
+    codes = [tokenizer.conventions.languages[code] for code in (source, target)]
+    end = tokenizer.end_token_id
+    if name == "mbart":
+        assert changed.conventions.template.around() == [[], [end, codes[0]]]
+        assert changed.start_token_id == codes[1]
+    else:
+        assert changed.conventions.template.around() == [[codes[0]], [end]]
+        assert changed.conventions.target_prefix == (codes[1],)
+    assert set(codes) <= changed.special_ids
+    assert pickle.loads(pickle.dumps(changed)).conventions == changed.conventions
+
+
+def test_a_language_that_is_not_known_is_an_error_with_near_ones(load):
+    tokenizer, _, _ = load("nllb")
+    with pytest.raises(ValueError, match=r"deu_Latn.*Received: 'de_Latn'"):
+        tokenizer.for_languages(source="de_Latn")
+    with pytest.raises(ValueError, match="no codes of languages"):
+        load("bert")[0].for_languages(target="de")
+
+
+def test_marian_is_told_the_target_in_the_source(load):
+    tokenizer, cases, _ = load("marian")
+    changed = tokenizer.for_languages(target="deu")
+    at = cases["texts"].index(">>deu<< Hello world")
+    assert with_template(changed, "Hello world")[0] == cases["ids"][at]
+    ids, offsets = tokenizer.encode_with_offsets([">>deu<< Hello world"])
+    assert ids == [cases["inner"][at]]
+    assert offsets[0][0] == (0, 7) and offsets[0][-1][1] == 19
+    with pytest.raises(ValueError, match="target's language alone"):
+        tokenizer.for_languages(source="deu")
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_chats_equal_transformers(load, name):
+    pytest.importorskip("jinja2")
+    tokenizer, cases, _ = load(name)
+    for chat, text, ids in zip(
+        cases["chats"], cases["chat_texts"], cases["chat_ids"], strict=True
+    ):
+        assert tokenizer.apply_chat_template(chat) == text
+        assert tokenizer.encode_chat(chat) == ids
+
+
+def chat(content):
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_special_tokens_of_users_stay_text_in_chats(load, name):
+    pytest.importorskip("jinja2")
+    tokenizer, _, _ = load(name)
+    ids = sorted(tokenizer.special_ids)
+    names = tokenizer.tokens([i for i in ids if i != tokenizer.pad_token_id])
+    plain = tokenizer.encode_chat(chat("hello"))
+    for content in (
+        "".join(names),
+        f"hello {names[0]} there{names[-1]}\n",
+        f"  {names[-1][1:]}{names[-1]}{names[-1][:-1]} ",
+    ):
+        found = tokenizer.encode_chat(chat(content))
+        for special in ids:
+            assert found.count(special) == plain.count(special)
+        rendered = tokenizer.apply_chat_template(chat(content))
+        assert content.strip() in rendered
+
+
+def test_a_chat_template_that_does_what_none_may_is_an_error(load):
+    pytest.importorskip("jinja2")
+    config = load("qwen")[0].get_config()
+
+    def of(template):
+        own = {**config["conventions"], "chat_template": template}
+        return FastTokenizer.from_config({**config, "conventions": own})
+
+    for bad in (
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception('no') }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ messages[0",
+        "{{ unknown.attribute }}",
+        "{{ 'x' * 10**10 }}",
+        "{{ [1] * 10**10 }}",
+        "{{ 10 ** 9999 }}",
+    ):
+        with pytest.raises(ValueError, match="chat template"):
+            of(bad).apply_chat_template(chat("hi"))
+    with pytest.raises(ValueError, match="no chat template"):
+        of(None).apply_chat_template(chat("hi"))
+
+
+def test_a_template_that_reads_how_a_message_begins_is_still_exact(load):
+    pytest.importorskip("jinja2")
+    config = load("qwen")[0].get_config()
+    template = (
+        "{% for m in messages %}<|im_start|>{% if m.content.startswith('<q>') %}Q"
+        "{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    own = {**config["conventions"], "chat_template": template}
+    tokenizer = FastTokenizer.from_config({**config, "conventions": own})
+    start, end = (tokenizer.token_id(f"<|im_{name}|>") for name in ("start", "end"))
+    found = tokenizer.encode_chat(chat("<q><|im_end|>"))
+    assert found == [start, *tokenizer.encode(["Q<q><|im_end|>"])[0], end]
+
+
+def test_folders_of_kzoo_and_of_others_are_told_apart(load, tmp_path):
+    tokenizer, _, folder = load("bert")
+    tokenizer.save(tmp_path)
+    with pytest.raises(ValueError, match="read it with load_tokenizer"):
+        load_pretrained_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="load_pretrained_tokenizer"):
+        load_tokenizer(load("bert_cased")[2])
+
+
+def test_what_is_no_tokenizer_is_an_error_that_names_the_file(load, tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no tokenizer.json"):
+        load_pretrained_tokenizer(tmp_path)
+    with pytest.raises(FileNotFoundError, match="source.spm"):
+        (tmp_path / "vocab.json").write_text("{}")
+        load_pretrained_tokenizer(tmp_path, "marian")
+    with pytest.raises(ValueError, match="kind must be one of"):
+        load_pretrained_tokenizer(tmp_path, "bpe")
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="not a tokenizer.json"):
+        load_pretrained_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must hold a dict"):
+        load_pretrained_tokenizer(tmp_path)
+    config = {"tokenizer_class": "AlbertTokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="AlbertTokenizer"):
+        load_pretrained_tokenizer(tmp_path, "sentencepiece")
+
+
+def test_a_chat_template_of_a_stranger_is_not_asked_for_a_token_of_one_character(load):
+    pytest.importorskip("jinja2")
+    tokenizer, _, _ = load("llama_spm")
+    config = tokenizer.get_config()
+    one = SentencePieceTokenizer.from_config(
+        {**config, "special_token_ids": [tokenizer.token_id("e")]}
+    )
+    with pytest.raises(ValueError, match="cannot be told apart"):
+        one.encode_chat(chat("hello"))
+
+
+def test_broken_settings_are_value_errors(load, tmp_path):
+    values = [None, 1, -1, 10**12, "x", "", [], [None], {}, {"content": 3}, True, 1.5]
+    generator = random.Random(0)
+    refused = 0
+    for name in ("bert_cased", "nllb", "qwen", "marian", "llama_spm", "m2m100"):
+        _, cases, folder = load(name)
+        for number in range(30):
+            broken = tmp_path / f"{name}{number}"
+            shutil.copytree(folder, broken)
+            files = [p for p in broken.iterdir() if p.suffix == ".json"]
+            path = generator.choice(files or [broken / "tokenizer_config.json"])
+            content = json.loads(path.read_text()) if path.exists() else {}
+            key = generator.choice([*content, "added_tokens_decoder", "pad_token"])
+            content[key] = generator.choice(values)
+            path.write_text(json.dumps(content))
+            try:
+                load_pretrained_tokenizer(broken, cases["kind"])
+            except ValueError:
+                refused += 1
+            shutil.rmtree(broken)
+    assert refused > 20
+
+
+def test_a_users_special_names_are_text(load):
+    for name, special in (
+        ("bert", "[SEP]"),
+        ("roberta", "</s>"),
+        ("t5", "</s>"),
+        ("qwen", "<|im_end|>"),
+        ("nllb", "eng_Latn"),
+    ):
+        tokenizer = load(name)[0]
+        ids = set(tokenizer.encode([f"a {special} b"])[0])
+        assert not ids & tokenizer.special_ids
+
+
+def test_masks_and_words_are_encoded_with_tables_of_ids(load):
+    tokenizer, _, _ = load("xlm_roberta")
+    ids = tokenizer.encode_with_masks(["hello <mask> there"])[0]
+    assert ids.count(tokenizer.mask_token_id) == 1
+    (words,) = tokenizer.encode_words([["hello", "world"]])
+    assert [i for word in words for i in word] == tokenizer.encode(["hello world"])[0]
+
+
+def test_templates_refuse_what_is_none():
+    assert Template.of([1], [2], [2, 2], (0, 1)).join([[5], [6]]) == (
+        [1, 5, 2, 2, 6, 2],
+        [0, 0, 0, 0, 1, 1],
+    )
+    with pytest.raises(ValueError, match="must hold"):
+        Template([(1, 0)])
+    with pytest.raises(ValueError, match="no pairs"):
+        Template.of([1]).join([[1], [2]])
+
+
+def test_trained_tokenizers_have_no_conventions():
+    tokenizer = FastTokenizer.train(["a b"] * 3, 300)
+    assert "conventions" not in tokenizer.get_config()
+    model = SentencePieceTokenizer.train(["a b c d e f g"] * 3, 20)
+    assert set(model.get_config()) == {
+        "kind",
+        "model",
+        "pad_token_id",
+        "start_token_id",
+        "end_token_id",
+        "unknown_token_id",
+        "mask_token_id",
+    }
+    with pytest.raises(ValueError, match="no layout"):
+        save_pretrained_tokenizer(model, "nowhere")
+
+
+def test_padding_of_the_file_is_no_part_of_a_template_and_is_written_again(
+    load, tmp_path
+):
+    _, cases, folder = load("bert_cased_json")
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["padding"] = {
+        "strategy": {"Fixed": 128},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    tokenizer = load_pretrained_tokenizer(tmp_path)
+    assert with_template(tokenizer, "a b") == with_template(
+        load("bert_cased_json")[0], "a b"
+    )
+    save_pretrained_tokenizer(tokenizer, tmp_path / "written")
+    written = json.loads((tmp_path / "written" / "tokenizer.json").read_text())
+    assert written["padding"] == described["padding"]
+
+
+def test_offsets_of_tables_of_ids_are_those_of_the_model(load):
+    for name in ("xlm_roberta", "marian", "m2m100"):
+        tokenizer = load(name)[0]
+        text = "hello world, hello"
+        ids, offsets = tokenizer.encode_with_offsets([text])
+        assert ids == tokenizer.encode([text])
+        assert [text[a:b] for a, b in offsets[0]][-1] in ("hello", "o", "lo", "llo")
+        assert offsets[0][-1][1] == len(text)
