@@ -236,7 +236,7 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""
         return {"rope_parameters": rope}
 
     names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
-    return Rule(names, read, write)
+    return Rule((*names, "original_max_position_embeddings"), read, write)
 
 
 _HEADS = "num_attention_heads"
@@ -254,19 +254,25 @@ def rope_scaling(rope, keys):
     length = rope.pop("original_max_position_embeddings", None)
     length = keys.get("original_max_position_embeddings") or length
     length = length or keys.get("max_position_embeddings")
+
+    def needed(name):
+        if name not in rope:
+            raise Unsupported(f"The {kind!r} rope parameters lack {name!r}.")
+        return rope.pop(name)
+
     if kind == "default":
         fields = {}
     elif kind == "linear":
-        fields = dict(factor=float(rope.pop("factor")))
+        fields = dict(factor=float(needed("factor")))
     elif kind == "llama3":
         fields = dict(
-            factor=float(rope.pop("factor")),
+            factor=float(needed("factor")),
             original_length=length,
-            low_frequency_factor=float(rope.pop("low_freq_factor")),
-            high_frequency_factor=float(rope.pop("high_freq_factor")),
+            low_frequency_factor=float(needed("low_freq_factor")),
+            high_frequency_factor=float(needed("high_freq_factor")),
         )
     elif kind == "yarn":
-        factor = rope.pop("factor") or keys["max_position_embeddings"] / length
+        factor = needed("factor") or keys["max_position_embeddings"] / length
         scales = [rope.pop("mscale", None), rope.pop("mscale_all_dim", None)]
         attention = rope.pop("attention_factor", None)
         if attention is None and all(scales):
@@ -313,7 +319,12 @@ def written(scaling):
 
 
 def window(
-    key="sliding_window", types=None, read_types=None, default=None, both_sides=False
+    key="sliding_window",
+    types=None,
+    read_types=None,
+    default=None,
+    both_sides=False,
+    switch=None,
 ):
     """The rule of windows: all layers have one, or those that `layer_types` names.
 
@@ -324,13 +335,16 @@ def window(
         read_types: keys that `types` reads.
         default: the length, where it is left out.
         both_sides: the length is that of both sides, without the token itself.
+        switch: a key without which there is no window.
     """
 
     def read(keys):
         length = keys.get(key, default)
         if both_sides and length is not None:
             length = length // 2 + 1
-        kinds = keys.get("layer_types")
+        if switch is not None and not keys.get(switch):
+            length = None
+        kinds = keys.get("layer_types") if types else None
         if kinds is None:
             number = keys["num_hidden_layers"]
             kinds = types(keys) if types else ["sliding_attention"] * number
@@ -354,19 +368,21 @@ def window(
         number = field_of("num_layers")
         if both_sides and length is not None:
             length = 2 * (length - 1)
+        turned = {} if switch is None else {switch: length is not None}
         if types is None:
             if layers is not None:
                 raise Unsupported("All layers have the window, or none.")
-            return {key: length}
+            return {key: length, **turned}
         if length is None:
             layers = ()
         kinds = [
             "sliding_attention" if layers is None or i in layers else "full_attention"
             for i in range(number)
         ]
-        return {key: length, "layer_types": kinds}
+        return {key: length, "layer_types": kinds, **turned}
 
-    return Rule((key, "layer_types", *(read_types or ())), read, write)
+    names = (key, *(["layer_types"] if types else ()), *(read_types or ()))
+    return Rule((*names, *([switch] if switch else ())), read, write)
 
 
 def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
@@ -398,6 +414,11 @@ def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
             base = rope.pop("rope_theta", None) or keys.get(key, base)
             base = base or found[0][0]  # None: as in the other layers
             found.append((float(base), rope_scaling(rope, keys)))
+        if keys.get(windows.names[0], 0) is None and found[0] != found[1]:
+            raise Unsupported(
+                f"{windows.names[0]}=None is not supported where layers have a rope_"
+                "theta of their own."
+            )
         (base, scaling), (own_base, own_scaling) = found
         own = None
         if fields["attention_window"] is not None and found[0] != found[1]:

@@ -355,6 +355,7 @@ class Family:
             table = next(s.names[0] for s in sources if tied in s.paths)
             for path in ("head/kernel", "head/output/kernel"):
                 module = head.modules.get(path.rpartition("/")[0])
+                module = module[0] if isinstance(module, tuple) else module
                 if module is not None and path not in shapes:
                     duplicates[f"{module}.weight"] = table
         return sources, duplicates
@@ -365,12 +366,13 @@ class Family:
             return True
         for head in self.heads.values():
             for row in head.modules.values():
-                module = row.name if isinstance(row, Raw | ByHead) else row
-                module = module.removeprefix("^")
-                if name.removeprefix(self.prefix).startswith(
-                    (module, module.removeprefix(self.prefix))
-                ):
-                    return True
+                for each in row if isinstance(row, tuple) else (row,):
+                    module = each.name if isinstance(each, Raw | ByHead) else each
+                    module = module.removeprefix("^")
+                    if name.removeprefix(self.prefix).startswith(
+                        (module, module.removeprefix(self.prefix))
+                    ):
+                        return True
             if name in head.duplicates:
                 return True
         return False

@@ -1,7 +1,10 @@
 """GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask ...")."""
 
+from dataclasses import replace
+
 from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
 from kzoo.checkpoints.table import Family, Head
+from kzoo.families.llama import SCORE
 
 LAYER = "h.{i}"
 ATTENTION = "decoder/layer_{i}/self_attention"
@@ -46,7 +49,10 @@ GPT2 = Family(
         "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.c_proj",
         "decoder/final_norm": "ln_f",
     },
-    heads={"CausalLM": Head("GPT2LMHeadModel", {"head": "lm_head"})},
+    heads={
+        "CausalLM": Head("GPT2LMHeadModel", {"head": "lm_head"}),
+        "TextClassifier": replace(SCORE, architecture="GPT2ForSequenceClassification"),
+    },
     prefix="transformer.",
     tokenizer="byte_bpe",
     irrelevant={

@@ -3,6 +3,8 @@
 Also SmolLM; the base of other decoders with rotary positions and a gate.
 """
 
+from dataclasses import replace
+
 from kzoo.checkpoints.hf_config import Key, Only, activation, rotary, special_ids
 from kzoo.checkpoints.table import Family, Head
 
@@ -15,12 +17,27 @@ RULES = (
     Key("num_hidden_layers", "num_layers"),
     Key("num_attention_heads", "num_heads"),
     Key("intermediate_size", "intermediate_dim"),
-    activation("hidden_act", "silu"),
     Key("attention_dropout", "attention_dropout", 0.0),
     Key("initializer_range", "initializer_range", 0.02),
     Key("rms_norm_eps", "norm_epsilon", 1e-6),
     Key("tie_word_embeddings", "tie_head", False),
 )
+# The last token's state and a linear layer; transformers has no dropout there.
+SCORE = Head(
+    "LlamaForSequenceClassification",
+    {"head/output": "score"},
+    {"pooling": "last", "head_use_bias": False, "head_dropout": 0.0},
+)
+
+
+def heads(name, other=None):
+    """The heads that transformers has of a decoder, by the names of its classes."""
+    classifier = f"{other or name}ForSequenceClassification"
+    return {
+        "CausalLM": Head(f"{name}ForCausalLM", {"head": "lm_head"}),
+        "TextClassifier": replace(SCORE, architecture=classifier),
+    }
+
 
 LLAMA = Family(
     model_type="llama",
@@ -33,12 +50,14 @@ LLAMA = Family(
     ),
     rules=(
         *RULES,
+        activation("hidden_act", "silu"),
         Key("num_key_value_heads", "num_key_value_heads", None),
         Key("head_dim", "head_dim", None),
         Key("max_position_embeddings", "max_sequence_length", 2048),
         Key("attention_bias", "attention_bias attention_output_bias", False),
         Key("mlp_bias", "use_bias", False),
         Only("pretraining_tp", 1, (2, 4, 8)),  # of the same sums, in another order
+        Only("rope_interleaved", False),
         rotary(),
         special_ids(start=1, end=2),
     ),
@@ -55,8 +74,12 @@ LLAMA = Family(
         "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.down_proj",
         "decoder/final_norm": "norm",
     },
-    heads={"CausalLM": Head("LlamaForCausalLM", {"head": "lm_head"})},
+    heads=heads("Llama"),
     prefix="model.",
+    irrelevant={
+        "is_llama_config",  # of SmolLM's training code
+        "max_sequence_length",  # of early conversions; the class has no such key
+    },
     ignored=(r".*rotary_emb\.inv_freq",),
 )
 

@@ -94,6 +94,7 @@ class PredictionHead(Layer):
         hidden_bias: the inner layer has a bias.
         hidden_norm: a `StackConfig`, whose norm stands behind the activation, or
             `None` for none.
+        use_bias: the outer linear layer has a bias.
 
     Raises:
         ValueError: an unknown activation, or a norm without an inner layer.
@@ -108,6 +109,7 @@ class PredictionHead(Layer):
         kernel_initializer="glorot_uniform",
         hidden_bias=True,
         hidden_norm=None,
+        use_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -125,6 +127,7 @@ class PredictionHead(Layer):
         self.hidden_activation, self.dropout = hidden_activation, dropout
         self.hidden_bias, self.hidden_norm = hidden_bias, hidden_norm
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.use_bias = use_bias
 
         def linear(name, width, use_bias=True):
             return Dense(
@@ -141,7 +144,7 @@ class PredictionHead(Layer):
         if hidden_norm is not None:
             self.norm = config_norm(hidden_norm, "norm", self.dtype_policy)
         self.input_dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.output_projection = linear("output", units)
+        self.output_projection = linear("output", units, use_bias)
 
     def build(self, *_):
         """Builds the linear layers."""
@@ -172,6 +175,7 @@ class PredictionHead(Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "hidden_bias": self.hidden_bias,
             "hidden_norm": self.hidden_norm and self.hidden_norm.to_dict(),
+            "use_bias": self.use_bias,
         }
 
     @classmethod

@@ -41,10 +41,14 @@ def test_an_own_head_is_a_layer(use_bias, tmp_path):
     )
 
 
+@pytest.mark.parametrize("use_bias", [True, False])
 @pytest.mark.parametrize("hidden_activation", [None, "tanh"])
-def test_a_prediction_head_is_one_linear_layer_or_two(hidden_activation, tmp_path):
+def test_a_prediction_head_is_one_linear_layer_or_two(
+    hidden_activation, use_bias, tmp_path
+):
+    options = dict(dropout=0.5, use_bias=use_bias)
     head, got = check_layer(
-        lambda **kw: PredictionHead(C, D, hidden_activation, dropout=0.5, **kw),
+        lambda **kw: PredictionHead(C, D, hidden_activation, **options, **kw),
         dict(x=X),
         (B, T, C),
         tmp_path,
@@ -53,9 +57,9 @@ def test_a_prediction_head_is_one_linear_layer_or_two(hidden_activation, tmp_pat
     inner = X.astype("float64")
     if hidden_activation:
         inner = np.tanh(inner @ weights["hidden/kernel"] + weights["hidden/bias"])
-    expected = inner @ weights["output/kernel"] + weights["output/bias"]
+    expected = inner @ weights["output/kernel"] + weights.get("output/bias", 0)
     assert difference(got, expected) <= 1e-6
-    assert len(weights) == (4 if hidden_activation else 2)
+    assert len(weights) == (3 if hidden_activation else 1) + use_bias
 
 
 def test_a_prediction_head_drops_only_while_it_trains():

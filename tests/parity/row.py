@@ -3,6 +3,7 @@
 `config` is given to the class of transformers' configs; `architecture` is the model's
 class there, `task` kzoo's. `left` is whether padding on the left is compared, too: some
 models of transformers count positions from the row's start, padding or not.
+`bfloat16` adds what transformers computes in that.
 """
 
 SMALL = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)

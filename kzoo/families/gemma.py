@@ -1,0 +1,113 @@
+"""Gemma 2 and 3 (https://arxiv.org/abs/2408.00118, https://arxiv.org/abs/2503.19786)."""
+
+from dataclasses import replace
+
+from kzoo.checkpoints.hf_config import (
+    Key,
+    Only,
+    Rule,
+    activation,
+    ropes_of_types,
+    rotary,
+    special_ids,
+    window,
+)
+from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
+
+FEED_FORWARD = "decoder/layer_{i}/feed_forward"
+
+
+def _every(number):
+    """`types` for `window`: each layer of this number, from 1, sees all."""
+
+    def types(keys):
+        count = keys.get("sliding_window_pattern", 6) if number is None else number
+        return [
+            "sliding_attention" if (i + 1) % count else "full_attention"
+            for i in range(keys["num_hidden_layers"])
+        ]
+
+    return types
+
+
+SHARED = (
+    *RULES,
+    Key("tie_word_embeddings", "tie_head", True),
+    activation("hidden_activation", "gelu_pytorch_tanh"),
+    Key("num_key_value_heads", "num_key_value_heads", 4),
+    Key("head_dim", "head_dim", 256),
+    Key("attention_bias", "attention_bias attention_output_bias", False),
+    Only("use_bidirectional_attention", None, (False,)),
+    Rule(
+        ("query_pre_attn_scalar",),
+        lambda keys: {
+            "attention_scale": keys.get("query_pre_attn_scalar", 256) ** -0.5
+        },
+        lambda field_of: {
+            "query_pre_attn_scalar": round(field_of("attention_scale") ** -2)
+        },
+    ),
+    Rule(
+        ("hidden_size",),
+        lambda keys: {"embedding_scale": keys["hidden_size"] ** 0.5},
+        lambda field_of: {},
+    ),
+    special_ids(pad=0, start=2, end=1),
+)
+
+GEMMA2 = replace(
+    LLAMA,
+    model_type="gemma2",
+    fixed={
+        **LLAMA.fixed,
+        "norm": "offset_rms_norm",
+        "norm_position": "both",
+        "use_bias": False,
+    },
+    rules=(
+        *SHARED,
+        Key("max_position_embeddings", "max_sequence_length", 8192),
+        Key("attn_logit_softcapping", "attention_soft_cap", 50.0),
+        Key("final_logit_softcapping", "head_soft_cap", 30.0),
+        window(default=4096, types=_every(2)),
+        rotary(),
+    ),
+    modules={
+        **LLAMA.modules,
+        f"{ATTENTION}_output_norm": f"{LAYER}.post_attention_layernorm",
+        f"{FEED_FORWARD}_norm": f"{LAYER}.pre_feedforward_layernorm",
+        f"{FEED_FORWARD}_output_norm": f"{LAYER}.post_feedforward_layernorm",
+    },
+    heads=heads("Gemma2"),
+    irrelevant={"hidden_act"},  # the class reads hidden_activation
+)
+
+GEMMA3 = replace(
+    GEMMA2,
+    model_type="gemma3_text",
+    fixed={**GEMMA2.fixed, "query_key_norm": True},
+    rules=(
+        *SHARED,
+        Key("max_position_embeddings", "max_sequence_length", 131_072),
+        Only("attn_logit_softcapping", None),  # the class does not read it
+        Key("final_logit_softcapping", "head_soft_cap", None),
+        ropes_of_types(
+            window(
+                default=4096,
+                types=_every(None),
+                read_types=("sliding_window_pattern",),
+            ),
+            full=("rope_theta", 1e6),
+            sliding=("rope_local_base_freq", 1e4),
+        ),
+    ),
+    modules={
+        **GEMMA2.modules,
+        f"{ATTENTION}/query_norm": f"{LAYER}.self_attn.q_norm",
+        f"{ATTENTION}/key_norm": f"{LAYER}.self_attn.k_norm",
+    },
+    heads=heads("Gemma3", "Gemma3Text"),
+    irrelevant={"_sliding_window_pattern"},  # layer_types says it
+)
+
+FAMILIES = {"gemma2": GEMMA2, "gemma3_text": GEMMA3}

@@ -1,0 +1,62 @@
+"""GPT-NeoX (https://arxiv.org/abs/2204.06745), also Pythia."""
+
+from dataclasses import replace
+
+from kzoo.checkpoints.hf_config import Key, activation, rotary, special_ids
+from kzoo.checkpoints.table import ByHead, Family, Head
+from kzoo.families.llama import SCORE
+
+LAYER = "layers.{i}"
+ATTENTION = "decoder/layer_{i}/self_attention"
+FUSED = ByHead(f"{LAYER}.attention.query_key_value")
+
+GPT_NEOX = Family(
+    model_type="gpt_neox",
+    architecture="decoder",
+    fixed=dict(positions="rotary", initializer="truncated_normal"),
+    rules=(
+        Key("vocab_size", "vocabulary_size"),
+        Key("hidden_size", "hidden_dim"),
+        Key("num_hidden_layers", "num_layers"),
+        Key("num_attention_heads", "num_heads"),
+        Key("intermediate_size", "intermediate_dim"),
+        activation("hidden_act", "gelu"),
+        Key("hidden_dropout", "dropout", 0.0),
+        Key("attention_dropout", "attention_dropout", 0.0),
+        Key("max_position_embeddings", "max_sequence_length", 2048),
+        Key("initializer_range", "initializer_range", 0.02),
+        Key("layer_norm_eps", "norm_epsilon", 1e-5),
+        Key("tie_word_embeddings", "tie_head", False),
+        Key("use_parallel_residual", "parallel_residual", True),
+        Key("attention_bias", "attention_bias attention_output_bias", True),
+        rotary(part="rotary_pct", parted=0.25),
+        special_ids(start=0, end=2),
+    ),
+    modules={
+        "decoder/token_embedding": "embed_in",
+        f"{ATTENTION}_norm": f"{LAYER}.input_layernorm",
+        f"{ATTENTION}/query": FUSED,
+        f"{ATTENTION}/key": FUSED,
+        f"{ATTENTION}/value": FUSED,
+        f"{ATTENTION}/output": f"{LAYER}.attention.dense",
+        "decoder/layer_{i}/feed_forward_norm": f"{LAYER}.post_attention_layernorm",
+        "decoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.mlp.dense_h_to_4h",
+        "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.dense_4h_to_h",
+        "decoder/final_norm": "final_layer_norm",
+    },
+    heads={
+        "CausalLM": Head("GPTNeoXForCausalLM", {"head": ("embed_out", "lm_head")}),
+        "TextClassifier": replace(
+            SCORE, architecture="GPTNeoXForSequenceClassification"
+        ),
+    },
+    prefix="gpt_neox.",
+    irrelevant={
+        "attention_probs_dropout_prob",  # no class reads these two
+        "hidden_dropout_prob",
+        "classifier_dropout",  # of a head that kzoo has not
+    },
+    ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
+)
+
+FAMILIES = {"gpt_neox": GPT_NEOX}
