@@ -153,12 +153,6 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             head = described.head(name)
             if head is None:
                 raise Unsupported(f"kzoo knows no head of {name} there.")
-            for option, value in described.heads[name].options.items():
-                if getattr(task, option) != value:
-                    raise Unsupported(
-                        f"its head needs {option}={value!r}. "
-                        f"Received: {getattr(task, option)!r}."
-                    )
             keys = described.write_config(task.config)
             _write_options(described, name, task, keys)
             break
