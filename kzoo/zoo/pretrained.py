@@ -94,9 +94,11 @@ def from_preset(
     options = {**family.head_options(name, keys), **_labels(name, keys)}
     if name == "SentenceEmbedder":
         options |= read_pooling(folder, config)
+    if {"labels", "num_classes"} & set(given):  # one of them says the size of the head
+        options = {
+            k: v for k, v in options.items() if k not in ("labels", "num_classes")
+        }
     options |= given
-    if "num_classes" in given:
-        options.pop("labels", None)
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
