@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import load_weights, tensors_of
+from kzoo.checkpoints.engine import has_own_head, load_weights, tensors_of
 from kzoo.checkpoints.files import open_tensors, save_tensors
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
@@ -88,6 +88,9 @@ def from_preset(
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
+        if family.tied_by_file:
+            own = has_own_head(family, name, tensors, config)
+            config = config.replace(tie_head=not own)
         made = getattr(tasks, name)(config, tokenizer=tokenizer, dtype=dtype, **options)
         made.loaded = load_weights(
             family,

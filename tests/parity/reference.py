@@ -6,6 +6,7 @@ transformers are installed.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -26,9 +27,14 @@ def model_of(row):
     config = getattr(transformers, row["config_class"])(**row["config"])
     config._attn_implementation = "eager"
     model = getattr(transformers, row["architecture"])(config).eval()
+    if row.get("untied"):  # a head of its own, whatever the config says
+        head = model.lm_head.weight.detach().clone()
+        model.lm_head.weight = torch.nn.Parameter(head)
     with torch.no_grad():
         state = model.state_dict()
         for name, shape in stored(model)[0].items():
+            if re.fullmatch(row.get("constant", ""), name):
+                continue
             state[name].copy_(torch.from_numpy(weight(name, tuple(shape))))
     return model
 
@@ -65,7 +71,8 @@ def outputs(row, model):
                 input_ids=torch.from_numpy(ids),
                 attention_mask=torch.from_numpy(mask.astype("int64")),
             )
-            if side == "left" and row.get("position_ids", True):
+            counted = row["task"] != "seq2seq_lm" and row.get("position_ids", True)
+            if side == "left" and counted:
                 places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
                 given["position_ids"] = torch.from_numpy(places)
             if row["task"] == "seq2seq_lm":
@@ -99,7 +106,9 @@ def outputs(row, model):
 def targets(row, model):
     """The decoder's inputs of an encoder-decoder, int (B, T)."""
     rng = np.random.Generator(np.random.Philox(4))
-    ids = rng.integers(5, row["config"]["vocab_size"] - 2, (len(LENGTHS), 6))
+    size = model.config.get_text_config(decoder=True).vocab_size
+    size = getattr(model.config, "decoder_vocab_size", None) or size
+    ids = rng.integers(5, size - 2, (len(LENGTHS), 6))
     ids[:, 0] = model.config.decoder_start_token_id
     return ids
 
