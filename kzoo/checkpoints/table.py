@@ -179,6 +179,8 @@ class Family:
         checks: functions of all keys that raise `Unsupported`.
         tied_by_file: whether the head is the token table is not what the config says:
             it is not where the weights have a head that differs from the table.
+        searches: keys of searches, where a `config.json` without a
+            `generation_config.json` has others or none.
     """
 
     model_type: str
@@ -194,6 +196,7 @@ class Family:
     kernels_in_out: bool = False
     checks: tuple = ()
     tied_by_file: bool = False
+    searches: Mapping = dataclasses.field(default_factory=dict)
 
     @property
     def stacks(self):

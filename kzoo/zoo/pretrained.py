@@ -9,6 +9,11 @@ import keras
 from kzoo import tasks
 from kzoo.checkpoints.engine import has_own_head, load_weights, tensors_of
 from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.generation_config import (
+    OLDER,
+    read_generation,
+    write_generation,
+)
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
@@ -26,6 +31,8 @@ TASKS = {
     "text_regressor": "TextRegressor",
     "token_classifier": "TokenClassifier",
 }
+GENERATION_FILE = "generation_config.json"
+_GENERATING = ("CausalLM", "Seq2SeqLM")
 _LABELLED = ("TextClassifier", "TokenClassifier")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
@@ -79,10 +86,12 @@ def from_preset(
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
     name = _task_name(family, task, keys)
+    searches, config = _searches(folder, name, family, keys, config)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
     given = options
-    options = {**family.head_options(name, keys), **_labels(name, keys), **given}
+    options = {**family.head_options(name, keys), **_labels(name, keys)}
+    options |= {**searches, **given}
     if "num_classes" in given:
         options.pop("labels", None)
     with open_tensors(folder) as tensors:
@@ -161,6 +170,16 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder, tensors, max_shard_bytes)
     (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+    if name in _GENERATING:
+        keys, unsaid = write_generation(task.search_defaults, task.config)
+        if unsaid:
+            warnings.warn(
+                f"{GENERATION_FILE} has no keys for these search_defaults, so they are "
+                f"not saved: {unsaid}.",
+                stacklevel=2,
+            )
+        text = json.dumps(keys, indent=2) + "\n"
+        (folder / GENERATION_FILE).write_text(text, "utf-8")
     if task.tokenizer is not None:
         from kzoo.tokenizers import save_pretrained_tokenizer
 
@@ -218,6 +237,34 @@ def _tokenizer(folder, kind):
     from kzoo.tokenizers import load_pretrained_tokenizer
 
     return load_pretrained_tokenizer(folder, kind)
+
+
+def _searches(folder, name, family, keys, config):
+    """Options of a task for what the checkpoint says about searches, and its config."""
+    if name not in _GENERATING:
+        return {}, config
+    if (folder / GENERATION_FILE).is_file():
+        said = read_json(folder / GENERATION_FILE)
+    else:
+        said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
+        if keys.get("force_bos_token_to_be_generated"):
+            said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
+        said["eos_token_id"] = keys.get("eos_token_id")
+    found, ends, left = read_generation(said, config.encoder is None)
+    if left:
+        warnings.warn(
+            f"generate does not follow what {folder} says about searches: {left}.",
+            stacklevel=3,
+        )
+    start = said.get("decoder_start_token_id")
+    if config.encoder and start is not None:
+        config = config.replace(start_token_id=start)
+    if ends and ends[0] != config.pad_token_id:
+        config = config.replace(end_token_id=ends[0])
+    more = [id for id in ends if id != config.end_token_id]
+    if more:
+        found["stop_tokens"] = more
+    return ({"search_defaults": found} if found else {}), config
 
 
 def _labels(name, keys):

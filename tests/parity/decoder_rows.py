@@ -23,7 +23,18 @@ DECODERS = {
             pad_token_id=0,
         ),
     ),  # fmt: skip
-    "llama": row("LlamaConfig", "LlamaForCausalLM", "causal_lm", DECODER),
+    "llama": row(
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        "causal_lm",
+        DECODER,
+        generation=dict(
+            eos_token_id=[2, 60, 81],
+            max_length=20,
+            do_sample=False,
+            repetition_penalty=1.3,
+        ),
+    ),
     "llama3": row(
         "LlamaConfig",
         "LlamaForCausalLM",

@@ -27,6 +27,8 @@ def model_of(row):
     config = getattr(transformers, row["config_class"])(**row["config"])
     config._attn_implementation = "eager"
     model = getattr(transformers, row["architecture"])(config).eval()
+    for name, value in row.get("generation", {}).items():
+        setattr(model.generation_config, name, value)
     if row.get("untied"):  # a head of its own, whatever the config says
         head = model.lm_head.weight.detach().clone()
         model.lm_head.weight = torch.nn.Parameter(head)
@@ -93,6 +95,7 @@ def outputs(row, model):
                     torch.from_numpy(ids),
                     attention_mask=torch.from_numpy(mask.astype("int64")),
                     max_new_tokens=NEW_TOKENS,
+                    min_new_tokens=0,
                     do_sample=False,
                     num_beams=beams,
                     early_stopping=beams > 1,
@@ -100,6 +103,12 @@ def outputs(row, model):
                 ).numpy()
                 first = ids.shape[1] if row["task"] == "causal_lm" else 1
                 found[f"beams_{beams}"] = made[:, first:]
+            if "generation" in row:
+                made = model.generate(
+                    torch.from_numpy(ids),
+                    attention_mask=torch.from_numpy(mask.astype("int64")),
+                ).numpy()
+                found["by_default"] = made[:, first:]
     return found
 
 
@@ -114,7 +123,7 @@ def targets(row, model):
 
 
 def stored(model, folder=None):
-    """Names and shapes of what a file of this model holds, and its config."""
+    """Names and shapes of what a file of this model holds, and its configs."""
     import tempfile
 
     from safetensors import safe_open
@@ -124,7 +133,12 @@ def stored(model, folder=None):
         path = Path(folder or scratch)
         with safe_open(path / "model.safetensors", "np") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
-        return shapes, json.loads((path / "config.json").read_text())
+        configs = {
+            name: json.loads((path / f"{name}.json").read_text())
+            for name in ("config", "generation_config")
+            if (path / f"{name}.json").is_file()
+        }
+        return shapes, configs
 
 
 def main(names):
@@ -133,9 +147,10 @@ def main(names):
         row = ROWS[name]
         model = model_of(row)
         found = outputs(row, model)
-        shapes, config = stored(model)
-        config.pop("transformers_version", None)
-        described = {"config": config, "tensors": shapes}
+        shapes, configs = stored(model)
+        for config in configs.values():
+            config.pop("transformers_version", None)
+        described = {**configs, "tensors": shapes}
         if row["task"] == "seq2seq_lm":
             found["targets"] = targets(row, model)
         np.savez_compressed(

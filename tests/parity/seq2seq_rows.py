@@ -25,7 +25,15 @@ def _row(kind, config, name=None, left=False, **more):
 
 
 SEQ2SEQ = {
-    "t5": _row("T5", {**T5, "feed_forward_proj": "gelu"}, left=True),
+    "t5": _row(
+        "T5",
+        {**T5, "feed_forward_proj": "gelu"},
+        left=True,
+        generation=dict(
+            num_beams=3, early_stopping=True, length_penalty=2.0, max_length=11,
+            no_repeat_ngram_size=2, suppress_tokens=[0, 9],
+        ),
+    ),
     "flan_t5": _row(
         "T5",
         {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
@@ -37,16 +45,32 @@ SEQ2SEQ = {
     ),
     "mt5": _row("MT5", T5, left=True),
     "mt5_untied": _row("MT5", {**T5, "feed_forward_proj": "relu"}, untied=True),
-    "bart": _row("Bart", {**BART, "activation_function": "gelu_new"}),
+    "bart": _row(
+        "Bart",
+        {**BART, "activation_function": "gelu_new"},
+        generation=dict(
+            num_beams=4, early_stopping=True, length_penalty=2.0, max_length=14,
+            min_length=6, no_repeat_ngram_size=3, forced_bos_token_id=0,
+            suppress_tokens=[1],
+        ),
+    ),
     "bart_scaled": _row("Bart", {**BART, "scale_embedding": True}),
     "mbart": _row(
         "MBart",
         {**BART, "scale_embedding": True, "decoder_start_token_id": 7},
+        generation=dict(
+            num_beams=5, early_stopping=True, max_new_tokens=9, min_new_tokens=2,
+            forced_bos_token_id=11, suppress_tokens=[1], length_penalty=-0.5,
+        ),
     ),
     "marian": _row(
         "Marian",
         {**MARIAN, "activation_function": "swish", "scale_embedding": True},
         "MarianMTModel",
+        generation=dict(
+            num_beams=4, early_stopping=True, max_length=12, bad_words_ids=[[96]],
+            renormalize_logits=True,
+        ),
     ),
     "marian_two_vocabularies": _row(
         "Marian",
