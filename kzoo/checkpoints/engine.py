@@ -21,6 +21,27 @@ class LoadReport:
     unused: tuple[str, ...]
 
 
+def has_own_head(family, task, tensors, config):
+    """Whether a head is stored that differs from the token table.
+
+    Args:
+        family: a `Family`.
+        task: the name of the task's class.
+        tensors: `kzoo.checkpoints.files.TensorFiles`.
+        config: the `ModelConfig`.
+    """
+    stack = "encoder" if config.share_embeddings else config.architecture
+    path = f"{stack}/token_embedding/embeddings"
+    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    (table,), heads = family.sources(task, config, {path: ()}, path, has_prefix)
+    tables = [name for name in table.names if name in tensors]
+    return any(
+        name in tensors and not _equal(tensors, name, tables[0])
+        for name in heads
+        if tables
+    )
+
+
 def load_weights(family, task, variables, tensors, config, tied, new_head=False):
     """Sets all variables from tensors; nothing is set before all fits.
 

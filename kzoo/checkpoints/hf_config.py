@@ -104,6 +104,7 @@ class Only:
     name: str
     value: Any  # also where the key is left out, and what is written
     others: tuple = ()
+    written: bool = True  # a key of older files need not be
 
     @property
     def names(self):
@@ -122,7 +123,7 @@ class Only:
 
     def write(self, field_of):
         """The key."""
-        return {self.name: self.value}
+        return {self.name: self.value} if self.written else {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,10 +129,10 @@ class Raw:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A module whose name depends on a field of its stack.
+    """A module whose name depends on a field of its model or stack.
 
     Args:
-        field: of `StackConfig`.
+        field: of `ModelConfig` or `StackConfig`.
         names: by the field's value.
     """
 
@@ -183,6 +183,10 @@ class Family:
         kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
             outputs).
         checks: functions of all keys that raise `Unsupported`.
+        tied_by_file: whether the head is the token table is not what the config says:
+            it is not where the weights have a head that differs from the table.
+        searches: keys of searches, where a `config.json` without a
+            `generation_config.json` has others or none.
     """
 
     model_type: str
@@ -197,6 +201,8 @@ class Family:
     ignored: tuple[str, ...] = ()
     kernels_in_out: bool = False
     checks: tuple = ()
+    tied_by_file: bool = False
+    searches: Mapping = dataclasses.field(default_factory=dict)
 
     @property
     def stacks(self):
@@ -395,7 +401,9 @@ class Family:
             raise KeyError(f"{self.model_type} has no row for {path}.")
         row, own = rows[template], template not in head.modules
         if isinstance(row, Choice):
-            row = row.names[getattr(getattr(config, path.split("/")[0]), row.field)]
+            stack = getattr(config, path.split("/")[0])
+            owner = config if hasattr(config, row.field) else stack
+            row = row.names[getattr(owner, row.field)]
         each = row if isinstance(row, tuple) else (row,)
         names = []
         for one in each:

@@ -7,8 +7,13 @@ from pathlib import Path
 import keras
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import load_weights, tensors_of
+from kzoo.checkpoints.engine import has_own_head, load_weights, tensors_of
 from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.generation_config import (
+    OLDER,
+    read_generation,
+    write_generation,
+)
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
@@ -28,6 +33,8 @@ TASKS = {
     "text_regressor": "TextRegressor",
     "token_classifier": "TokenClassifier",
 }
+GENERATION_FILE = "generation_config.json"
+_GENERATING = ("CausalLM", "Seq2SeqLM")
 _LABELLED = ("TextClassifier", "TokenClassifier")
 # Sequence classifiers of one number.
 _NUMBER = ("TextRegressor", "PairScorer")
@@ -90,6 +97,7 @@ def from_preset(
     name = _task_name(family, task, keys, folder)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
+    searches, config = _searches(folder, name, family, keys, config, tokenizer)
     given = options
     options = {**family.head_options(name, keys), **_labels(name, keys)}
     if name == "SentenceEmbedder":
@@ -98,10 +106,13 @@ def from_preset(
         options = {
             k: v for k, v in options.items() if k not in ("labels", "num_classes")
         }
-    options |= given
+    options |= {**searches, **given}
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
+        if family.tied_by_file:
+            own = has_own_head(family, name, tensors, config)
+            config = config.replace(tie_head=not own)
         with blank_weights():
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
@@ -188,6 +199,16 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
     (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
     if name == "SentenceEmbedder":
         write_pooling(task, folder)
+    if name in _GENERATING:
+        keys, unsaid = write_generation(task.search_defaults, task.config)
+        if unsaid:
+            warnings.warn(
+                f"{GENERATION_FILE} has no keys for these search_defaults, so they are "
+                f"not saved: {unsaid}.",
+                stacklevel=2,
+            )
+        text = json.dumps(keys, indent=2) + "\n"
+        (folder / GENERATION_FILE).write_text(text, "utf-8")
     if task.tokenizer is not None:
         from kzoo.tokenizers import save_pretrained_tokenizer
 
@@ -271,6 +292,38 @@ def _tokenizer(folder, kind):
     from kzoo.tokenizers import load_pretrained_tokenizer
 
     return load_pretrained_tokenizer(folder, kind)
+
+
+def _searches(folder, name, family, keys, config, tokenizer):
+    """Options of a task for what the checkpoint says about searches, and its config."""
+    if name not in _GENERATING:
+        return {}, config
+    if (folder / GENERATION_FILE).is_file():
+        said = read_json(folder / GENERATION_FILE)
+    else:
+        said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
+        if keys.get("force_bos_token_to_be_generated"):
+            said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
+        said["eos_token_id"] = keys.get("eos_token_id")
+    found, ends, left = read_generation(said, config.encoder is None)
+    if left:
+        warnings.warn(
+            f"generate does not follow what {folder} says about searches: {left}.",
+            stacklevel=3,
+        )
+    start = said.get("decoder_start_token_id")
+    if config.encoder and start is not None:
+        config = config.replace(start_token_id=start)
+    if ends and ends[0] != config.pad_token_id:
+        config = config.replace(end_token_id=ends[0])
+    more = [id for id in ends if id != config.end_token_id]
+    if more:
+        found["stop_tokens"] = more
+    if tokenizer is not None and tokenizer.conventions.target_prefix:
+        # What a target begins with, such as a language, is the tokenizer's to say.
+        forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
+        found |= {"forced_tokens": forced} if forced else {}
+    return ({"search_defaults": found} if found else {}), config
 
 
 def _labels(name, keys):
