@@ -364,7 +364,8 @@ def window(
             "sliding_attention" if layers is None or i in layers else "full_attention"
             for i in range(number)
         ]
-        return {key: length, "layer_types": kinds}
+        # Some classes take no None for a length, and no layer has it then.
+        return {**({key: length} if length else {}), "layer_types": kinds}
 
     return Rule((key, "layer_types", *(read_types or ())), read, write)
 
