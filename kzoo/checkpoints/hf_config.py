@@ -380,7 +380,8 @@ def window(
             "sliding_attention" if layers is None or i in layers else "full_attention"
             for i in range(number)
         ]
-        return {key: length, "layer_types": kinds, **turned}
+        # Some classes take no None for a length, and no layer has it then.
+        return {**({key: length} if length else {}), "layer_types": kinds, **turned}
 
     names = (key, *(["layer_types"] if types else ()), *(read_types or ()))
     return Rule((*names, *([switch] if switch else ())), read, write)
