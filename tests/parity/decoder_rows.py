@@ -207,7 +207,6 @@ DECODERS = {
         "Phi3Config",
         "Phi3",
         PHI,
-        num_attention_heads=2,
         num_key_value_heads=1,
         rope_parameters={"rope_theta": 300.0, "partial_rotary_factor": 0.5},
     ),

@@ -44,6 +44,11 @@ LLAMA = {
     "tie_word_embeddings": BOTH,
     "rope_parameters": ROPES,
 }
+WINDOWS = {
+    "use_sliding_window": BOTH,
+    "sliding_window": [3, 5],
+    "max_window_layers": [0, 2, 4],
+}
 BART = {
     "activation_function": ACTIVATIONS,
     "scale_embedding": BOTH,
@@ -79,9 +84,8 @@ LEGAL = {
     },
     "electra": {**BERT, "embedding_size": [8, 32]},
     "gemma2": {
-        **{
-            k: v for k, v in LLAMA.items() if k not in ("hidden_act", "rope_parameters")
-        },
+        **{k: v for k, v in LLAMA.items() if k != "hidden_act"},
+        "layer_types": [["full_attention"] * 4, ["sliding_attention"] * 4],
         "hidden_activation": ["gelu", "gelu_pytorch_tanh", "relu"],
         "query_pre_attn_scalar": [4, 20],
         "attn_logit_softcapping": [None, 3.0],
@@ -90,6 +94,15 @@ LEGAL = {
         "attention_bias": BOTH,
     },
     "gemma3_text": {
+        "rope_parameters": [
+            {"full_attention": full, "sliding_attention": rope(rope_theta=50.0)}
+            for full in ROPES
+        ],
+        "layer_types": [["full_attention"] * 4, ["sliding_attention"] * 4],
+        "hidden_activation": ["gelu", "gelu_pytorch_tanh", "relu"],
+        "attention_bias": BOTH,
+        "tie_word_embeddings": BOTH,
+        "final_logit_softcapping": [None, 4.0],
         "rms_norm_eps": EPSILONS,
         "num_key_value_heads": [1, 4],
         "head_dim": [4, 10],
@@ -110,6 +123,11 @@ LEGAL = {
         "attention_bias": BOTH,
         "tie_word_embeddings": BOTH,
         "num_attention_heads": [2, 4],
+        "rope_parameters": [
+            {**scaled, "partial_rotary_factor": part}
+            for scaled in ROPES
+            for part in (0.25, 0.5)
+        ],
     },
     "llama": {**LLAMA, "attention_bias": BOTH, "mlp_bias": BOTH},
     "m2m_100": BART,
@@ -129,13 +147,18 @@ LEGAL = {
         "activation_function": ["relu", "gelu"],
         "do_layer_norm_before": BOTH,
         "enable_bias": BOTH,
+        "tie_word_embeddings": BOTH,
         "ffn_dim": [24, 40],
         "num_attention_heads": [1, 8],
     },
     "pegasus": BART,
-    "phi3": {k: v for k, v in LLAMA.items() if k not in ("head_dim",)},
-    "qwen2": {k: v for k, v in LLAMA.items() if k != "head_dim"},
-    "qwen3": {**LLAMA, "attention_bias": BOTH},
+    "phi3": {
+        **{k: v for k, v in LLAMA.items() if k != "head_dim"},
+        "rope_parameters": [rope(), rope(partial_rotary_factor=0.25)],
+        "sliding_window": [None, 3],
+    },
+    "qwen2": {**{k: v for k, v in LLAMA.items() if k != "head_dim"}, **WINDOWS},
+    "qwen3": {**LLAMA, **WINDOWS, "attention_bias": BOTH},
     "roberta": BERT,
     "t5": T5,
     "xlm-roberta": BERT,
