@@ -10,13 +10,13 @@ class LoadReport:
     """What became of a checkpoint's tensors and a model's variables.
 
     Args:
-        family: its `model_type`.
+        family: its `model_type`; `None` for a folder of kzoo's own.
         new: paths of variables that the checkpoint has not: a head that has yet to
             learn.
         unused: names of tensors that the task does not need, such as another head's.
     """
 
-    family: str
+    family: str | None
     new: tuple[str, ...]
     unused: tuple[str, ...]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import has_own_head, load_weights, tensors_of
+from kzoo.checkpoints.engine import LoadReport, has_own_head, load_weights, tensors_of
 from kzoo.checkpoints.files import open_tensors, save_tensors
 from kzoo.checkpoints.generation_config import (
     OLDER,
@@ -82,13 +82,10 @@ def from_preset(
     """
     folder = Path(local_folder(source, revision=revision, token=token))
     keys = read_json(folder / CONFIG_FILE)
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if "model_type" not in keys:
-        if task is not None and TASKS.get(task) != keys.get("task"):
-            raise ValueError(
-                f"{folder} holds a kzoo {keys.get('task')}, so task must be left out. "
-                f"Received: {task!r}. See `load_encoder` to start another from it."
-            )
-        return load_task(folder)
+        return _from_own(folder, task and TASKS[task], dtype, tokenizer, options)
     try:
         family = family_of(keys["model_type"])
         config = family.read_config(keys)
@@ -130,13 +127,46 @@ def from_preset(
     for path in made.loaded.new:
         if path.endswith("/kernel"):
             variables[path].assign(draw(variables[path].shape))
-    if made.loaded.new:
-        warnings.warn(
-            f"{source} has no weights for {list(made.loaded.new)}: they are new, and "
-            "have to be trained.",
-            stacklevel=2,
-        )
+    _warn_of_new(made, source)
     return made
+
+
+def _from_own(folder, name, dtype, tokenizer, options):
+    """The task of a folder that `save_folder` wrote, or another one on its stacks."""
+    saved = load_task(folder)
+    kind = getattr(tasks, name) if name else type(saved)
+    if kind is type(saved) and not (dtype or tokenizer or options):
+        return saved
+    same = saved.options if kind is type(saved) else {}
+    if {"labels", "num_classes"} & set(
+        options
+    ):  # one of them says the size of the head
+        same = {k: v for k, v in same.items() if k not in ("labels", "num_classes")}
+    made = kind(
+        saved.config,
+        tokenizer=tokenizer or saved.tokenizer,
+        dtype=saved.dtype_policy if dtype in (None, "auto") else dtype,
+        **{**same, **options},
+    )
+    known, new = saved.named_variables(), []
+    for path, variable in made.named_variables().items():
+        fits = path in known and known[path].shape == variable.shape
+        if fits and (kind is type(saved) or not path.startswith("head/")):
+            variable.assign(known[path])
+        else:
+            new.append(path)
+    made.loaded = LoadReport(None, tuple(sorted(new)), ())
+    _warn_of_new(made, folder)
+    return made
+
+
+def _warn_of_new(task, source):
+    if task.loaded.new:
+        warnings.warn(
+            f"{source} has no weights for {list(task.loaded.new)}: they are new, and "
+            "have to be trained.",
+            stacklevel=3,
+        )
 
 
 def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
@@ -248,8 +278,6 @@ def read_json(path):
 
 
 def _task_name(family, task, keys, folder):
-    if task is not None and task not in TASKS:
-        raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if task is not None:
         return TASKS[task]
     if is_embedder(folder):
