@@ -15,7 +15,7 @@ IDS = {"token_ids": np.array([[4, 5, 6, 2]], "int32")}
 @pytest.fixture
 def folder(tmp_path):
     task = kzoo.TextClassifier.from_size(num_classes=3, pooling="mean", **SIZE)
-    perturb(task)
+    perturb(task.weights)
     task.save_folder(tmp_path)
     return tmp_path
 
