@@ -32,6 +32,11 @@ def few(count):
     return max(2, count // 4) if COMPILES else count
 
 
+def few_of(items):
+    """Which of some like cases a test has; some, where ops are compiled."""
+    return list(items)[:: 5 if COMPILES else 1]
+
+
 rates = st.sampled_from([0.0, 0.1, 0.5])
 
 

@@ -5,6 +5,7 @@ import pytest
 import kzoo
 from tests.parity.parity_test import written
 from tests.parity.rows import ROWS
+from tests.strategies import few_of
 
 LOADED = [
     "bert_question_answering",
@@ -27,7 +28,7 @@ def check(name, format, tmp_path):
     assert all(check["difference"] <= 1e-4 for check in report.checks)
 
 
-@pytest.mark.parametrize("name", LOADED)
+@pytest.mark.parametrize("name", few_of(LOADED))
 def test_onnx_computes_what_the_checkpoint_does(name, tmp_path):
     check(name, "onnx", tmp_path)
 

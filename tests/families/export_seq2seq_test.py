@@ -5,6 +5,7 @@ import pytest
 import kzoo
 from kzoo.tasks.exported import ExportsGeneration
 from tests.parity.parity_test import written
+from tests.strategies import few_of
 
 cases = ExportsGeneration._generate_cases
 
@@ -23,8 +24,7 @@ def one_search(monkeypatch):
 NAMES = ("flan_t5", "bart", "mbart", "marian_two_vocabularies", "pegasus", "m2m_100")
 
 
-@pytest.mark.tensorflow  # JAX compiles each search, which takes long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_of(NAMES))
 def test_onnx_computes_and_generates_what_keras_does(name, tmp_path):
     written(name, tmp_path)
     check(kzoo.from_preset(tmp_path).export(tmp_path / "out", format="onnx"))

@@ -16,6 +16,7 @@ from tests.harness import to_numpy
 from tests.parity.reference import GOLDEN, NEW_TOKENS, batch, sides
 from tests.parity.rows import ROWS
 from tests.parity.weights import weight
+from tests.strategies import few_of
 
 TOLERANCE = 1e-5
 
@@ -72,6 +73,8 @@ def test_logits_and_tokens_equal_those_of_transformers(name, tmp_path):
     check_logits(task, row, golden)
     given = dict(max_new_tokens=NEW_TOKENS, min_new_tokens=0, early_stopping=True)
     given |= dict(temperature=0.0, banned_tokens=[task.config.pad_token_id])
+    if name not in few_of(ROWS):
+        return  # compiling two searches takes long
     for beams in (1, 3):
         if f"beams_{beams}" in golden:
             made = generated(task, row, beams=beams, **given)
