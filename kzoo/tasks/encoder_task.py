@@ -62,7 +62,7 @@ class EncoderTask(LearnsText, Exports):
         return {"max_length": self.max_length}
 
     def _signature(self):
-        if self.stack.config.num_segments:
+        if self.stack.config.num_segments > 1:  # of one segment all have the same
             return ("token_ids", "segment_ids")
         return ("token_ids",)
 

@@ -50,6 +50,12 @@ def test_the_second_text_of_a_pair_and_its_end_are_segment_1():
     assert rows(task().encode_texts([("ab", "c")])) == rows(features)[:1]
 
 
+def test_a_pair_has_no_segments_where_all_have_the_same():
+    model = task(num_segments=1)  # as RoBERTa
+    assert set(model.encode_texts([("ab", "c")])) == {"token_ids"}
+    assert np.isfinite(model.predict([("ab", "c")], verbose=0)).all()
+
+
 @pytest.mark.parametrize(
     ("pair", "limit", "expected"),
     [
