@@ -3,11 +3,15 @@
 And what kzoo does not compute is refused by name.
 """
 
+import json
+
 import pytest
 
+import kzoo
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.config import RopeScaling
 from kzoo.families import family_of
+from tests.parity.parity_test import written
 
 LLAMA = dict(
     architectures=["LlamaForCausalLM"],
@@ -570,3 +574,61 @@ def test_gemma_3_without_window_is_written_and_read_back():
     config = family.read_config(keys)
     assert config.decoder.attention_window is None
     assert family.read_config(family.write_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("row", "old"),
+    [
+        (
+            "llama3",
+            {
+                "rope_theta": 500.0,
+                "rope_scaling": {
+                    "type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        ),
+        ("gpt_neox", {"rotary_emb_base": 300, "rotary_pct": 0.5}),
+        ("phi3", {"rope_theta": 300, "partial_rotary_factor": 0.5}),
+        (
+            "gemma3",
+            {
+                "rope_theta": 5000,
+                "rope_local_base_freq": 50,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "sliding_window_pattern": 3,
+                "layer_types": None,
+            },
+        ),
+        ("qwen2_windows", {"layer_types": None}),
+        ("gemma2", {"rope_theta": 10000.0, "layer_types": None}),
+    ],
+)
+def test_older_keys_mean_the_same(row, old, tmp_path):
+    _, described = written(row, tmp_path)
+    new = described["config"]
+    read = family_of(new["model_type"]).read_config
+    without = {name: value for name, value in new.items() if name != "rope_parameters"}
+    if row == "qwen2_windows":
+        without["rope_parameters"] = new["rope_parameters"]
+    assert read({**without, **old}) == read(new)
+    if "rope_theta" in old and "rope_scaling" in old:
+        assert read({**without, **old, "rope_scaling": None}) != read(new)
+
+
+def test_a_language_model_becomes_a_classifier(tmp_path):
+    _, described = written("llama", tmp_path)
+    labels = ["bad", "good"]
+    with pytest.warns(UserWarning, match="head/output/kernel.*new"):
+        task = kzoo.from_preset(tmp_path, task="text_classifier", labels=labels)
+    assert task.pooling == "last"
+    assert task.loaded.unused == ("lm_head.weight",)
+    kzoo.save_hf(task, tmp_path / "back")
+    keys = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert keys["architectures"] == ["LlamaForSequenceClassification"]
+    again = kzoo.from_preset(tmp_path / "back")
+    assert type(again) is kzoo.TextClassifier and again.labels == labels
