@@ -62,7 +62,7 @@ def export(folder, args):
     task.export(folder / "kzoo.onnx", format="onnx")
 
 
-def make_kzoo(folder):
+def make_kzoo(folder, pooled=None):
     """The exported file in onnxruntime."""
     session = _duel.onnx_session(folder / "kzoo.onnx")
 
@@ -72,19 +72,19 @@ def make_kzoo(folder):
     return run
 
 
-def make_exported(folder):
+def make_exported(folder, pooled):
     """torch's file in onnxruntime."""
     path = folder / "exported.onnx"
-    export_torch(folder, path)
+    export_torch(pooled(folder, "eager"), path)
     return torch_session(path)
 
 
-def make_optimized(folder):
+def make_optimized(folder, pooled):
     """torch's file after onnxruntime's optimizer for BERT, in onnxruntime."""
     from onnxruntime.transformers import optimizer
 
     source, path = folder / "to_optimize.onnx", folder / "optimized.onnx"
-    config = export_torch(folder, source)
+    config = export_torch(pooled(folder, "eager"), source)
     layers = config.num_hidden_layers
     model = optimizer.optimize_model(
         str(source),
@@ -104,12 +104,12 @@ def make_optimized(folder):
     return torch_session(path)
 
 
-def make_torch(folder):
+def make_torch(folder, pooled):
     """transformers' model in torch."""
     import torch
 
     torch.set_num_threads(_duel.THREADS)
-    model = pooled_bert(folder, "sdpa")
+    model = pooled(folder, "sdpa")
 
     def run(*arrays):
         with torch.inference_mode():
@@ -119,29 +119,35 @@ def make_torch(folder):
 
 
 def pooled_bert(folder, attention):
-    """A torch module: transformers' BertModel, and the mean of real tokens' states."""
-    import torch
+    """A torch module: kzoo's saved model as transformers' BertModel, and the mean."""
     from _conversions import to_bert
+
+    return mean_of(to_bert(folder, attention))
+
+
+def mean_of(bert, normalize=False):
+    """A torch module: a BertModel, and the mean of real tokens' states."""
+    import torch
 
     class Pooled(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.bert = to_bert(folder, attention)
+            self.bert = bert
 
         def forward(self, ids, mask, segments):
             states = self.bert(ids, mask, segments).last_hidden_state
             real = mask.to(states.dtype)
             weights = real / real.sum(dim=1, keepdim=True)
-            return torch.matmul(weights.unsqueeze(1), states).squeeze(1)
+            means = torch.matmul(weights.unsqueeze(1), states).squeeze(1)
+            return torch.nn.functional.normalize(means) if normalize else means
 
     return Pooled().eval()
 
 
-def export_torch(folder, path):
-    """Writes the ONNX file of `pooled_bert`; returns transformers' config."""
+def export_torch(model, path):
+    """Writes the ONNX file of `mean_of`; returns transformers' config."""
     import torch
 
-    model = pooled_bert(folder, "eager")
     ids = torch.ones((2, 8), dtype=torch.int64)
     torch.onnx.export(
         model,
@@ -166,11 +172,11 @@ def torch_session(path):
     return run
 
 
-def work(contender, folder):
+def work(contender, folder, pooled=pooled_bert):
     """Answers messages: run `calls` times and say how long it took; or the vectors."""
     import numpy as np
 
-    run = globals()[f"make_{contender}"](Path(folder))
+    run = globals()[f"make_{contender}"](Path(folder), pooled)
 
     def answer(verb="run", ids=None, calls=1):
         if verb == "versions":
@@ -216,6 +222,30 @@ def largest_difference(workers, ids):
     }
 
 
+def duel(folder, args):
+    """The workers' versions, and the cells of their comparison."""
+    workers = [
+        _duel.Worker(
+            name,
+            sys.executable if name == "kzoo" else args.peers,
+            *("--work", name, str(folder)),
+        )
+        for name in CONTENDERS
+    ]
+    versions, cells = {w.name: w.ask(verb="versions") for w in workers}, []
+    for batch in args.batches:
+        for padding in ("full", "padded"):
+            ids = random_ids(batch, args, padding == "padded")
+            differ = largest_difference(workers, ids)
+            timing = args.turns, args.seconds
+            name = f"batch {batch}, {padding}"
+            cell = _duel.compare(name, workers, batch, *timing, ids=ids)
+            cells.append({**cell, "vectors_differ_by": differ})
+    for worker in workers:
+        worker.close()
+    return versions, cells
+
+
 def main():
     """Exports, compares cell by cell, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -232,28 +262,9 @@ def main():
     args = parser.parse_args()
     if args.cpu_time:
         _duel.measure_cpu_time()
-    cells = []
     with tempfile.TemporaryDirectory() as folder:
         export(Path(folder), args)
-        workers = [
-            _duel.Worker(
-                name,
-                sys.executable if name == "kzoo" else args.peers,
-                *("--work", name, folder),
-            )
-            for name in CONTENDERS
-        ]
-        versions = {w.name: w.ask(verb="versions") for w in workers}
-        for batch in args.batches:
-            for padding in ("full", "padded"):
-                ids = random_ids(batch, args, padding == "padded")
-                differ = largest_difference(workers, ids)
-                timing = args.turns, args.seconds
-                name = f"batch {batch}, {padding}"
-                cell = _duel.compare(name, workers, batch, *timing, ids=ids)
-                cells.append({**cell, "vectors_differ_by": differ})
-        for worker in workers:
-            worker.close()
+        versions, cells = duel(folder, args)
     largest = max(d for cell in cells for d in cell["vectors_differ_by"].values())
     print(f"vectors differ by {largest:.1e} at most")
     rows = _duel.table(["cell", "kzoo sequences/s"], cells)

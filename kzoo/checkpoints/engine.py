@@ -10,15 +10,36 @@ class LoadReport:
     """What became of a checkpoint's tensors and a model's variables.
 
     Args:
-        family: its `model_type`.
+        family: its `model_type`; `None` for a folder of kzoo's own.
         new: paths of variables that the checkpoint has not: a head that has yet to
             learn.
         unused: names of tensors that the task does not need, such as another head's.
     """
 
-    family: str
+    family: str | None
     new: tuple[str, ...]
     unused: tuple[str, ...]
+
+
+def has_own_head(family, task, tensors, config):
+    """Whether a head is stored that differs from the token table.
+
+    Args:
+        family: a `Family`.
+        task: the name of the task's class.
+        tensors: `kzoo.checkpoints.files.TensorFiles`.
+        config: the `ModelConfig`.
+    """
+    stack = "encoder" if config.share_embeddings else config.architecture
+    path = f"{stack}/token_embedding/embeddings"
+    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    (table,), heads = family.sources(task, config, {path: ()}, path, has_prefix)
+    tables = [name for name in table.names if name in tensors]
+    return any(
+        name in tensors and not _equal(tensors, name, tables[0])
+        for name in heads
+        if tables
+    )
 
 
 def load_weights(family, task, variables, tensors, config, tied, new_head=False):

@@ -104,6 +104,7 @@ class Only:
     name: str
     value: Any  # also where the key is left out, and what is written
     others: tuple = ()
+    written: bool = True  # a key of older files need not be
 
     @property
     def names(self):
@@ -122,7 +123,7 @@ class Only:
 
     def write(self, field_of):
         """The key."""
-        return {self.name: self.value}
+        return {self.name: self.value} if self.written else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,7 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
         pad: id of padding, where the config names none; so for the next three.
         start: id of the decoder's first input.
         end: id of the end.
-        mask: id of the mask token, which no config names.
+        mask: id of the mask token, which no config names; -1 is the last one.
         start_key: the key of the first input's id.
     """
 
@@ -182,7 +183,7 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
         if inside["end_token_id"] == padding:
             inside["end_token_id"] = next(i for i in range(size) if i != padding)
         inside["start_token_id"] = min(first, size - 1)
-        guess = None if mask is None else min(mask, size - 1)
+        guess = mask and (size - 1 if mask < 0 else min(mask, size - 1))
         if guess == padding:
             guess = next(i for i in range(size) if i != padding)
         return {"pad_token_id": padding, "mask_token_id": guess, **inside}
@@ -319,7 +320,12 @@ def written(scaling):
 
 
 def window(
-    key="sliding_window", types=None, read_types=None, default=None, switch=None
+    key="sliding_window",
+    types=None,
+    read_types=None,
+    default=None,
+    both_sides=False,
+    switch=None,
 ):
     """The rule of windows: all layers have one, or those that `layer_types` names.
 
@@ -329,11 +335,14 @@ def window(
             `layer_types` is left out; `None` where all have the window.
         read_types: keys that `types` reads.
         default: the length, where it is left out.
+        both_sides: the length is that of both sides, without the token itself.
         switch: a key without which there is no window.
     """
 
     def read(keys):
         length = keys.get(key, default)
+        if both_sides and length is not None:
+            length = length // 2 + 1
         if switch is not None and not keys.get(switch):
             length = None
         kinds = keys.get("layer_types") if types else None
@@ -358,6 +367,8 @@ def window(
     def write(field_of):
         length, layers = field_of("attention_window"), field_of("windowed_layers")
         number = field_of("num_layers")
+        if both_sides and length is not None:
+            length = 2 * (length - 1)
         turned = {} if switch is None else {switch: length is not None}
         if types is None:
             if layers is not None:
@@ -369,7 +380,67 @@ def window(
             "sliding_attention" if layers is None or i in layers else "full_attention"
             for i in range(number)
         ]
-        return {key: length, "layer_types": kinds, **turned}
+        # Some classes take no None for a length, and no layer has it then.
+        return {**({key: length} if length else {}), "layer_types": kinds, **turned}
 
     names = (key, *(["layer_types"] if types else ()), *(read_types or ()))
     return Rule((*names, *([switch] if switch else ())), read, write)
+
+
+def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
+    """The rule of windows, and of rotary positions that differ where there is one.
+
+    It reads `rope_parameters` by the layers' types, or older keys.
+
+    Args:
+        windows: what `window` gives.
+        full: the older key of the base in layers without a window, and the base where
+            it is left out.
+        sliding: likewise in layers with a window.
+        scaled: types of the layers that the older key `rope_scaling` is for.
+    """
+    types = {"full_attention": full, "sliding_attention": sliding}
+
+    def read(keys):
+        fields = windows.read(keys)
+        given = keys.get("rope_parameters") or {}
+        if set(given) - set(types):
+            raise Unsupported(
+                f"rope_parameters must be those of {[*types]}. Received: {given}."
+            )
+        found = []
+        for kind, (key, base) in types.items():
+            rope = dict(given.get(kind) or {})
+            if kind in scaled:
+                rope |= keys.get("rope_scaling") or {}
+            base = rope.pop("rope_theta", None) or keys.get(key, base)
+            base = base or found[0][0]  # None: as in the other layers
+            found.append((float(base), rope_scaling(rope, keys)))
+        if keys.get(windows.names[0], 0) is None and found[0] != found[1]:
+            raise Unsupported(
+                f"{windows.names[0]}=None is not supported where layers have a rope_"
+                "theta of their own."
+            )
+        (base, scaling), (own_base, own_scaling) = found
+        own = None
+        if fields["attention_window"] is not None and found[0] != found[1]:
+            own = own_base
+            if own_scaling is not None:
+                raise Unsupported(
+                    "A rope_type of 'sliding_attention' that 'full_attention' has not "
+                    f"is not supported. Received: {given or keys['rope_scaling']}."
+                )
+        rope = {"rope_max_wavelength": base, "rope_scaling": scaling}
+        return {**fields, **rope, "window_rope_max_wavelength": own}
+
+    def write(field_of):
+        base, theta = map(
+            field_of, ("rope_max_wavelength", "window_rope_max_wavelength")
+        )
+        rope = {"rope_theta": base, **written(field_of("rope_scaling"))}
+        own = rope if theta is None else {"rope_theta": theta, **written(None)}
+        ropes = dict(zip(types, (rope, own), strict=True))
+        return {**windows.write(field_of), "rope_parameters": ropes}
+
+    names = ("rope_parameters", "rope_scaling", full[0], sliding[0])
+    return Rule((*windows.names, *names), read, write)

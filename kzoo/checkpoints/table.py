@@ -52,6 +52,8 @@ IRRELEVANT = {
     "transformers_version",
     "use_bfloat16",
     "use_cache",
+    "sbert_ce_default_activation_function",  # of cross-encoders, and the next, too:
+    "sentence_transformers",  # the zoo reads them
     # Of training and of searches: what generation_config.json says holds.
     "begin_suppress_tokens",
     "bad_words_ids",
@@ -89,6 +91,8 @@ _ONLY = {
     "pruned_heads": {},
     "quantization_config": None,
 }
+# Tasks whose head is that of another: a sequence classifier with one number.
+_SAME_HEAD = {"TextRegressor": "TextClassifier", "PairScorer": "TextClassifier"}
 # Fields that change training alone; a checkpoint need not be able to say them.
 _TRAINING = {
     "dropout",
@@ -125,10 +129,10 @@ class Raw:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A module whose name depends on a field of its stack.
+    """A module whose name depends on a field of its model or stack.
 
     Args:
-        field: of `StackConfig`.
+        field: of `ModelConfig` or `StackConfig`.
         names: by the field's value.
     """
 
@@ -145,7 +149,8 @@ class Head:
         modules: the table's rows of the head, with whole names.
         options: arguments of the task, fixed for the family.
         rules: as a family's, for arguments of the task.
-        duplicates: tensors that repeat others, by the others' names.
+        duplicates: tensors that repeat others, by the others' names. Where the head
+            has a kernel of its own they are what transformers computes with.
     """
 
     architecture: str
@@ -178,6 +183,10 @@ class Family:
         kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
             outputs).
         checks: functions of all keys that raise `Unsupported`.
+        tied_by_file: whether the head is the token table is not what the config says:
+            it is not where the weights have a head that differs from the table.
+        searches: keys of searches, where a `config.json` without a
+            `generation_config.json` has others or none.
     """
 
     model_type: str
@@ -192,6 +201,8 @@ class Family:
     ignored: tuple[str, ...] = ()
     kernels_in_out: bool = False
     checks: tuple = ()
+    tied_by_file: bool = False
+    searches: Mapping = dataclasses.field(default_factory=dict)
 
     @property
     def stacks(self):
@@ -284,9 +295,13 @@ class Family:
             )
         return keys
 
+    def head(self, task):
+        """The `Head` of a task's class, or `None`."""
+        return self.heads.get(_SAME_HEAD.get(task, task))
+
     def head_options(self, task, keys):
         """Arguments of a task of this family, but those of its labels."""
-        head = self.heads.get(task)
+        head = self.head(task)
         if head is None:
             return {}
         options = dict(head.options)
@@ -310,9 +325,16 @@ class Family:
         Raises:
             KeyError: a variable has no row in the table.
         """
-        head = self.heads.get(task, Head(""))
+        head = self.head(task) or Head("")
         prefix = self.prefix if with_prefix else ""
         rows = {**self.modules, **head.modules}
+        if tied is None:
+            for name, other in head.duplicates.items():
+                rows |= {
+                    path: (Raw(name), row)
+                    for path, row in head.modules.items()
+                    if row == Raw(other)
+                }
         order = {module: place for place, module in enumerate(rows)}
         found = {}
         for path in shapes:
@@ -379,7 +401,9 @@ class Family:
             raise KeyError(f"{self.model_type} has no row for {path}.")
         row, own = rows[template], template not in head.modules
         if isinstance(row, Choice):
-            row = row.names[getattr(getattr(config, path.split("/")[0]), row.field)]
+            stack = getattr(config, path.split("/")[0])
+            owner = config if hasattr(config, row.field) else stack
+            row = row.names[getattr(owner, row.field)]
         each = row if isinstance(row, tuple) else (row,)
         names = []
         for one in each:

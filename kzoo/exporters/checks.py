@@ -84,7 +84,7 @@ def verify(cases, answers, report):
 
     Raises:
         ExportError: an output is missing, of another shape or dtype, or differs by more
-            than the tolerance; or a token differs.
+            than the tolerance; or a token differs, where greedy search has no tie.
     """
     for case, got in zip(cases, answers, strict=True):
         expected, ties = _tied(case, got)

@@ -5,8 +5,8 @@ from kzoo.checkpoints.table import Family, Head, Raw
 
 LAYER = "encoder.layer.{i}"
 ATTENTION = "encoder/layer_{i}/self_attention"
-POOLED = {"pooling": "cls", "hidden_activation": "tanh"}
 POOLER = {"head/hidden": "^pooler.dense"}
+POOLED = {"pooling": "cls", "hidden_activation": "tanh", "hidden_bias": True}
 HEAD_DROPOUT = Rule(
     ("classifier_dropout",),
     lambda keys: {
@@ -16,32 +16,45 @@ HEAD_DROPOUT = Rule(
     },
     lambda field_of: {"classifier_dropout": field_of("head_dropout")},
 )
+BIASES = {"hidden_bias": True, "output_bias": True}
+# The head's activation is that of the stack.
+HEAD_ACTIVATION = activation("hidden_act", "gelu", "hidden_activation")
 
-BERT = Family(
-    model_type="bert",
-    architecture="encoder",
-    fixed=dict(
-        positions="learned",
-        norm_position="post",
-        embedding_norm=True,
-        initializer="truncated_normal",
-        head_bias=False,
-    ),
-    rules=(
+FIXED = dict(
+    positions="learned",
+    norm_position="post",
+    embedding_norm=True,
+    initializer="truncated_normal",
+    head_bias=False,
+)
+
+
+def rules(width=768, heads=12, inner=3072, act="gelu", dropout=0.1):
+    """What BERT's relatives have in common, with their defaults."""
+    return (
         Key("vocab_size", "vocabulary_size"),
-        Key("hidden_size", "hidden_dim", 768),
+        Key("hidden_size", "hidden_dim", width),
         Key("num_hidden_layers", "num_layers", 12),
-        Key("num_attention_heads", "num_heads", 12),
-        Key("intermediate_size", "intermediate_dim", 3072),
-        activation("hidden_act", "gelu"),
-        Key("hidden_dropout_prob", "dropout", 0.1),
-        Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
-        Key("max_position_embeddings", "max_sequence_length", 512),
+        Key("num_attention_heads", "num_heads", heads),
+        Key("intermediate_size", "intermediate_dim", inner),
+        activation("hidden_act", act),
+        Key("hidden_dropout_prob", "dropout", dropout),
+        Key("attention_probs_dropout_prob", "attention_dropout", dropout),
         Key("type_vocab_size", "num_segments", 2),
         Key("initializer_range", "initializer_range", 0.02),
         Key("layer_norm_eps", "norm_epsilon", 1e-12),
         Key("tie_word_embeddings", "tie_head", True),
         Only("position_embedding_type", "absolute"),
+    )
+
+
+BERT = Family(
+    model_type="bert",
+    architecture="encoder",
+    fixed=FIXED,
+    rules=(
+        *rules(),
+        Key("max_position_embeddings", "max_sequence_length", 512),
         special_ids(pad=0, start=101, end=102, mask=103),
     ),
     modules={
@@ -67,6 +80,8 @@ BERT = Family(
                 "head/output": "cls.predictions.decoder",
                 "head/output/bias": Raw("cls.predictions.bias"),
             },
+            BIASES,
+            (HEAD_ACTIVATION,),
             duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
         ),
         "TextClassifier": Head(

@@ -6,13 +6,11 @@ from kzoo.checkpoints.hf_config import (
     Key,
     Only,
     Rule,
-    Unsupported,
     activation,
-    rope_scaling,
+    ropes_of_types,
     rotary,
     special_ids,
     window,
-    written,
 )
 from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
 
@@ -83,40 +81,6 @@ GEMMA2 = replace(
     heads=heads("Gemma2"),
     irrelevant={"hidden_act"},  # the class reads hidden_activation
 )
-WINDOW3 = window(
-    default=4096, types=_every(None), read_types=("sliding_window_pattern",)
-)
-
-
-def _read_ropes(keys):
-    ropes = keys.get("rope_parameters") or {}
-    full = {**(ropes.get("full_attention") or {}), **(keys.get("rope_scaling") or {})}
-    near = dict(ropes.get("sliding_attention") or {})
-    base = full.pop("rope_theta", None) or keys.get("rope_theta") or 1e6
-    local = near.pop("rope_theta", None) or keys.get("rope_local_base_freq") or 1e4
-    if rope_scaling(near, keys) is not None:
-        raise Unsupported(
-            f"rope_parameters['sliding_attention']={near} is not supported. Supported: "
-            "rope_type='default'."
-        )
-    windowed = WINDOW3.read(keys)["attention_window"]
-    kinds = keys.get("layer_types") or _every(None)(keys)
-    if not windowed and "sliding_attention" in kinds:
-        raise Unsupported("sliding_window=None is not supported with windowed layers.")
-    return {
-        "rope_max_wavelength": float(base),
-        "rope_scaling": rope_scaling(full, keys),
-        "window_rope_max_wavelength": float(local) if windowed else None,
-    }
-
-
-def _written_ropes(field_of):
-    base = field_of("rope_max_wavelength")
-    local = field_of("window_rope_max_wavelength") or base
-    full = {"rope_theta": base, **written(field_of("rope_scaling"))}
-    near = {"rope_theta": local, "rope_type": "default"}
-    return {"rope_parameters": {"full_attention": full, "sliding_attention": near}}
-
 
 GEMMA3 = replace(
     GEMMA2,
@@ -127,11 +91,14 @@ GEMMA3 = replace(
         Key("max_position_embeddings", "max_sequence_length", 131_072),
         Only("attn_logit_softcapping", None),  # the class does not read it
         Key("final_logit_softcapping", "head_soft_cap", None),
-        WINDOW3,
-        Rule(
-            ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq"),
-            _read_ropes,
-            _written_ropes,
+        ropes_of_types(
+            window(
+                default=4096,
+                types=_every(None),
+                read_types=("sliding_window_pattern",),
+            ),
+            full=("rope_theta", 1e6),
+            sliding=("rope_local_base_freq", 1e4),
         ),
     ),
     modules={

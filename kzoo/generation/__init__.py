@@ -2,7 +2,13 @@
 
 from kzoo.generation.automaton import TokenAutomaton
 from kzoo.generation.function import CompiledFunction, shape_bucket
-from kzoo.generation.options import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
+from kzoo.generation.options import (
+    RANGES,
+    REQUIRED,
+    SEARCH_INPUTS,
+    SearchOptions,
+    as_defaults,
+)
 from kzoo.generation.processors import BANNED, Context
 from kzoo.generation.search import IMPOSSIBLE, Search, Start, search
 
@@ -18,6 +24,7 @@ __all__ = [
     "SearchOptions",
     "Start",
     "TokenAutomaton",
+    "as_defaults",
     "search",
     "shape_bucket",
 ]

@@ -5,6 +5,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,6 +27,7 @@ SEARCH_INPUTS = {
     "repetition_penalty": ("float32", (), 1.0),
     "no_repeat_ngram_size": ("int32", (), 0),
     "min_new_tokens": ("int32", (), 0),
+    "renormalize": ("bool", (), False),
     "banned_token_ids": ("int32", ("banned",), None),
     "stop_token_ids": ("int32", ("stops",), None),
     "forced_token_ids": ("int32", ("forced_rows", "forced"), None),
@@ -52,6 +54,15 @@ RANGES = {
 # Those that a compiled search has as Python values.
 _STATIC = ("beams", "num_return_sequences", "early_stopping")
 _SAMPLING = ("top_k", "top_p", "min_p")
+# Defaults that do not hold where a caller gives one of the names, and with which value.
+_GIVES_WAY = (
+    ("beams", lambda value: value > 1, ("temperature", *_SAMPLING)),
+    ("beams", lambda value: True, ("num_return_sequences",)),
+    ("temperature", lambda value: not value, _SAMPLING),
+    ("temperature", lambda value: value, ("beams", "num_return_sequences")),
+    ("max_new_tokens", lambda value: True, ("max_length",)),
+    ("max_length", lambda value: True, ("max_new_tokens",)),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +72,8 @@ class SearchOptions:
     Args:
         max_new_tokens: always bounds the result; the end token counts. By default 128,
             or as many as learned positions leave.
+        max_length: where `max_new_tokens` is left out: as many as a sequence of so many
+            tokens has beside the longest prompt, or beside a decoder's start token.
         beams: 1 is greedy search, or sampling.
         num_return_sequences: how many a prompt, best first; at most `beams`.
         length_penalty: a number p; a sequence's score is log P / length ** p.
@@ -77,10 +90,13 @@ class SearchOptions:
             `kzoo.generation.processors`.
         no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0 for any.
         min_new_tokens: so many tokens come before an end token, or a stop string's end.
+        renormalize: with beams, p of the tokens that are left sums to 1 again after
+            others were banned, so that a ban makes no sequence less likely.
         banned_tokens: ids, or strings of one token each, that are never generated.
         forced_prefix: what a result begins with: a string, or ids; or a list of them,
-            one a prompt.
-        forced_tokens: dict from a token's place, 0 the first, to its id.
+            one a prompt. With beams, what is forced counts as certain: log p 0.
+        forced_tokens: dict from a token's place, 0 the first, -1 the last one that
+            `max_new_tokens` leaves, to its id.
         stop_tokens: ids, or strings of one token each, that end a result, too.
         stop: a string or several; a result ends with the token that completes one, and
             its text is cut before it.
@@ -96,6 +112,7 @@ class SearchOptions:
     """
 
     max_new_tokens: int | None = None
+    max_length: int | None = None
     beams: int = 1
     num_return_sequences: int = 1
     length_penalty: float = 1.0
@@ -108,6 +125,7 @@ class SearchOptions:
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
+    renormalize: bool = False
     banned_tokens: Sequence = ()
     forced_prefix: str | Sequence | None = None
     forced_tokens: Mapping | None = None
@@ -162,10 +180,15 @@ class SearchOptions:
                 raise ValueError(
                     f"{name} must be {kind}, {limits}. Received: {value!r}."
                 )
-        if self.early_stopping not in (True, False):
+        for name in ("early_stopping", "renormalize"):
+            if getattr(self, name) not in (True, False):
+                raise ValueError(
+                    f"{name} must be True or False. Received: {getattr(self, name)!r}."
+                )
+        length = self.max_length
+        if length is not None and (not _is_int(length) or length < 1):
             raise ValueError(
-                f"early_stopping must be True or False. Received: "
-                f"{self.early_stopping!r}."
+                f"max_length must be an integer, at least 1. Received: {length!r}."
             )
         self._check_together()
 
@@ -192,7 +215,8 @@ class SearchOptions:
                 "min_new_tokens must be less than max_new_tokens, which counts the end "
                 f"token. Received: {self.min_new_tokens} and {limit}."
             )
-        if self.forced_tokens and self.forced_prefix is not None:
+        places = [place for place in self.forced_tokens or () if place != -1]
+        if places and self.forced_prefix is not None:
             raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
 
     def behind(self, prefix, tokenizer):
@@ -200,7 +224,10 @@ class SearchOptions:
         if not len(prefix):
             return self
         if self.forced_tokens:
-            tokens = {i + len(prefix): t for i, t in self.forced_tokens.items()}
+            tokens = {
+                i if i == -1 else i + len(prefix): t
+                for i, t in self.forced_tokens.items()
+            }
             tokens |= dict(enumerate(prefix))
             return dataclasses.replace(self, forced_tokens=tokens)
         rows = [[]]
@@ -214,6 +241,29 @@ class SearchOptions:
     def _changed(self, names):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]
+
+    @classmethod
+    def over(cls, defaults, given):
+        """The options that a caller gave, and defaults where none was given.
+
+        What is given wins, also over defaults that it contradicts: those of sampling
+        where beams are asked for, and the other way round.
+
+        Args:
+            defaults: dict of options, such as `task.search_defaults`.
+            given: dict of options.
+        """
+        kept = {name: value for name, value in defaults.items() if name not in given}
+        for name, holds, others in _GIVES_WAY:
+            if name in given and given[name] is not None and holds(given[name]):
+                kept = {n: value for n, value in kept.items() if n not in others}
+        if given.get("forced_prefix") is not None and "forced_tokens" in kept:
+            last = {p: t for p, t in kept["forced_tokens"].items() if p == -1}
+            kept["forced_tokens"] = last
+        limit = given.get("max_new_tokens")
+        if limit and "min_new_tokens" in kept:
+            kept["min_new_tokens"] = min(kept["min_new_tokens"], limit - 1)
+        return cls(**{**kept, **given})
 
     def static(self):
         """What a search is compiled for, hashable: a tuple of (name, value)."""
@@ -246,6 +296,8 @@ class SearchOptions:
         banned = known.of("banned_tokens", self.banned_tokens)
         if banned:
             found["banned_token_ids"] = np.array(banned, "int32")
+        if self.renormalize:
+            found["renormalize"] = True
         stops = known.of("stop_tokens", self.stop_tokens)
         if stops:
             found["stop_token_ids"] = np.array(stops, "int32")
@@ -264,27 +316,26 @@ class SearchOptions:
 
     def _forced(self, known, prompts):
         """int32 (1 or prompts, P), -1 where any token may stand; or None."""
-        if self.forced_tokens:
-            for place in self.forced_tokens:
-                if not _is_int(place) or place < 0:
-                    raise ValueError(
-                        "forced_tokens must map places, 0 the first, to ids. "
-                        f"Received the place {place!r}."
-                    )
-            length = max(self.forced_tokens) + 1
-            self._check_length(length)
-            rows = [[-1] * length]
-            for place, token in self.forced_tokens.items():
-                (rows[0][place],) = known.of("forced_tokens", [token])
-        elif self.forced_prefix is None:
-            return None
-        else:
+        rows = [[]]
+        if self.forced_prefix is not None and len(self.forced_prefix):
             rows = known.rows("forced_prefix", self.forced_prefix)
             if len(rows) not in (0, 1, prompts):
                 raise ValueError(
                     f"forced_prefix must be one for all, or one for each of {prompts} "
                     f"prompts. Received: {len(rows)}."
                 )
+        for place, token in (self.forced_tokens or {}).items():
+            if not _is_int(place) or place < -1:
+                raise ValueError(
+                    "forced_tokens must map places, 0 the first, -1 the last, to ids. "
+                    f"Received the place {place!r}."
+                )
+            place = self.max_new_tokens - 1 if place == -1 else place
+            self._check_length(place + 1)
+            (token,) = known.of("forced_tokens", [token])
+            for row in rows:
+                row += [-1] * (place + 1 - len(row))
+                row[place] = token
         length = max(map(len, rows), default=0)
         if not length:
             return None
@@ -329,6 +380,29 @@ class SearchOptions:
                 "Give the model one, or a TokenAutomaton."
             )
         return _written_automaton(tokenizer, self.constraint, stops, size, end_token_id)
+
+
+def as_defaults(options):
+    """A read-only mapping of options that JSON can hold, such as `search_defaults`.
+
+    Raises:
+        ValueError: an unknown or a wrong option, or one that JSON has not.
+    """
+    options = dict(options or {})
+    known = {field.name for field in dataclasses.fields(SearchOptions)}
+    wrong = sorted(set(options) - known | set(options) & {"processors"})
+    if isinstance(options.get("constraint"), TokenAutomaton):
+        wrong.append("constraint")
+    if wrong:
+        raise ValueError(
+            f"search_defaults must be options of a search, of numbers and strings: "
+            f"{sorted(known - {'processors'})}. Received: {wrong}."
+        )
+    if options.get("forced_tokens"):  # JSON has strings for keys
+        forced = {int(place): id for place, id in options["forced_tokens"].items()}
+        options["forced_tokens"] = forced
+    SearchOptions(**options)
+    return MappingProxyType(options)
 
 
 @functools.lru_cache(maxsize=1)  # many calls have the same; a table may be large

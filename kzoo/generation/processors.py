@@ -93,6 +93,7 @@ class Chain:
         self.ngram_size = options.get("no_repeat_ngram_size")
         self.minimum = options.get("min_new_tokens")
         self.processors = options.get("processors", ())
+        self.renormalize = options.get("renormalize")
         banned, self.banned = options.get("banned_token_ids"), None
         if banned is not None:
             self.banned = ops.members(ops.expand_dims(banned, 0), vocabulary_size)
@@ -110,7 +111,6 @@ class Chain:
 
     def __call__(self, scores, context):
         """The scores (R, V) that tokens are chosen by."""
-        given = scores
         if self.penalty is not None:
             scores = penalize_repetition(scores, context, self.penalty)
         if self.ngram_size is not None:
@@ -125,7 +125,10 @@ class Chain:
         if self.automaton is not None:
             scores = self._follow_automaton(scores, context)
         if self.forced is not None:
-            scores = force(scores, given, context, self.forced)
+            scores = force(scores, context, self.forced)
+        if self.renormalize is not None:
+            left = ops.log_softmax(scores)
+            scores = ops.where((scores > BANNED / 2) & self.renormalize, left, scores)
         return scores
 
     def _follow_automaton(self, scores, context):
@@ -203,12 +206,16 @@ def ban_repeated_ngrams(scores, context, size):
     return ops.where(ops.members(repeated, ops.dim(scores, 1)), BANNED, scores)
 
 
-def force(scores, given, context, forced):
-    """Bans all tokens but the forced one; a forced one keeps the score it came with."""
+def force(scores, context, forced):
+    """Bans all tokens but the forced one, which counts as certain: its log p is 0.
+
+    As in transformers. It is in all sequences, but of its log p those would have the
+    greater share that end early.
+    """
     rows, length = ops.dim(forced, 0), ops.dim(forced, 1)
     free = ops.full((rows, 1), -1, "int32")
     tokens = ops.concatenate([forced, free], axis=1)
     here = ops.minimum(context.made, ops.as_scalar(length))
     token = ops.take(tokens, ops.reshape(here, (1,)), axis=1)
     chosen = ops.members(token, ops.dim(scores, 1))
-    return ops.where(token >= 0, ops.where(chosen, given, BANNED), scores)
+    return ops.where(token >= 0, ops.where(chosen, 0.0, BANNED), scores)

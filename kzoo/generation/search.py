@@ -63,7 +63,8 @@ def search(
               all three or none, see `sampling.keep_probable`. The scores stay those of
               the model.
             - `repetition_penalty`, `no_repeat_ngram_size`, `min_new_tokens` (before an
-              end token), `banned_token_ids` int (K,).
+              end token), `banned_token_ids` int (K,), and a bool or scalar
+              `renormalize`: after all of these p sums to 1 again.
             - `forced_token_ids` int (B or 1, P): the tokens that a sequence begins
               with; -1 is any.
             - `stop_token_ids` int (K,): tokens that end a sequence, too.

@@ -3,6 +3,7 @@
 import keras
 
 from kzoo import ops
+from kzoo.config import StackConfig
 from kzoo.layers.base import Dense, Dropout, Layer, config_norm, make_initializer
 
 
@@ -90,10 +91,13 @@ class PredictionHead(Layer):
             `ops.ACTIVATIONS`; `None` for none.
         dropout: rate on what the outer linear layer reads, while training.
         kernel_initializer: of the linear layers.
+        hidden_bias: the inner layer has a bias.
+        hidden_norm: a `StackConfig`, whose norm stands behind the activation, or
+            `None` for none.
         use_bias: the outer linear layer has a bias.
 
     Raises:
-        ValueError: an unknown activation.
+        ValueError: an unknown activation, or a norm without an inner layer.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class PredictionHead(Layer):
         hidden_activation=None,
         dropout=0.0,
         kernel_initializer="glorot_uniform",
+        hidden_bias=True,
+        hidden_norm=None,
         use_bias=True,
         **kwargs,
     ):
@@ -112,8 +118,14 @@ class PredictionHead(Layer):
                 "PredictionHead.hidden_activation must be None or one of "
                 f"{list(ops.ACTIVATIONS)}. Received: {hidden_activation!r}."
             )
+        if hidden_norm is not None and hidden_activation is None:
+            raise ValueError(
+                "PredictionHead.hidden_norm stands behind an inner layer, so it needs "
+                "a hidden_activation. Received: None."
+            )
         self.units, self.hidden_dim = units, hidden_dim
         self.hidden_activation, self.dropout = hidden_activation, dropout
+        self.hidden_bias, self.hidden_norm = hidden_bias, hidden_norm
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.use_bias = use_bias
 
@@ -126,7 +138,11 @@ class PredictionHead(Layer):
                 name=name,
             )
 
-        self.hidden = linear("hidden", hidden_dim) if hidden_activation else None
+        self.hidden = self.norm = None
+        if hidden_activation:
+            self.hidden = linear("hidden", hidden_dim, hidden_bias)
+        if hidden_norm is not None:
+            self.norm = config_norm(hidden_norm, "norm", self.dtype_policy)
         self.input_dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.output_projection = linear("output", units, use_bias)
 
@@ -135,6 +151,8 @@ class PredictionHead(Layer):
         shape = (None, self.hidden_dim)
         if self.hidden is not None:
             self.hidden.build(shape)
+        if self.norm is not None:
+            self.norm.build(shape)
         self.output_projection.build(shape)
         self.built = True
 
@@ -142,6 +160,8 @@ class PredictionHead(Layer):
         """float (..., D) to float (..., C)."""
         if self.hidden is not None:
             x = ops.ACTIVATIONS[self.hidden_activation](self.hidden(x))
+        if self.norm is not None:
+            x = self.norm(x)
         return self.output_projection(self.input_dropout(x, training=training))
 
     def get_config(self):
@@ -153,8 +173,16 @@ class PredictionHead(Layer):
             "hidden_activation": self.hidden_activation,
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "hidden_bias": self.hidden_bias,
+            "hidden_norm": self.hidden_norm and self.hidden_norm.to_dict(),
             "use_bias": self.use_bias,
         }
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the layer from `get_config`'s result."""
+        norm = config.get("hidden_norm")
+        return cls(**{**config, "hidden_norm": norm and StackConfig.from_dict(norm)})
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -167,14 +195,34 @@ class MaskedLanguageModelHead(Layer):
     Args:
         config: the `StackConfig` of the stack below.
         tied_to: the `Embedding` whose table is used, or `None` for a kernel of its own.
+        activation: one of `ops.ACTIVATIONS`; `None` means the stack's.
+        hidden_bias: the first linear layer has a bias; `None` means `config.use_bias`.
+        output_bias: the logits have one.
+
+    Raises:
+        ValueError: an unknown activation.
     """
 
-    def __init__(self, config, tied_to=None, **kwargs):
+    def __init__(
+        self,
+        config,
+        tied_to=None,
+        activation=None,
+        hidden_bias=None,
+        output_bias=True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
+        if activation not in (None, *ops.ACTIVATIONS):
+            raise ValueError(
+                "MaskedLanguageModelHead.activation must be None or one of "
+                f"{list(ops.ACTIVATIONS)}. Received: {activation!r}."
+            )
         self.config, self.tied_to = config, tied_to
+        self.activation = activation or config.activation
         self.hidden = Dense(
             config.embedding_width,
-            use_bias=config.use_bias,
+            use_bias=config.use_bias if hidden_bias is None else hidden_bias,
             kernel_initializer=make_initializer(config),
             dtype=self.dtype_policy,
             name="hidden",
@@ -184,7 +232,7 @@ class MaskedLanguageModelHead(Layer):
             config.vocabulary_size,
             config.embedding_width,
             tied_to=tied_to,
-            use_bias=True,
+            use_bias=output_bias,
             kernel_initializer=make_initializer(config),
             dtype=self.dtype_policy,
             name="output",
@@ -199,5 +247,5 @@ class MaskedLanguageModelHead(Layer):
 
     def call(self, x):
         """float (..., D) to logits float (..., V)."""
-        x = ops.ACTIVATIONS[self.config.activation](self.hidden(x))
+        x = ops.ACTIVATIONS[self.activation](self.hidden(x))
         return self.output_projection(self.norm(x))

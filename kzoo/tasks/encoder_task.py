@@ -289,6 +289,9 @@ class PredictionTask(EncoderTask):
         hidden_activation: of an inner layer of the head, or `None` for none.
         head_dropout: rate on what the head's last layer reads.
         max_length: in tokens.
+        hidden_bias: the inner layer has a bias.
+        hidden_norm: the stack's norm stands behind the inner layer (ModernBERT, Warner
+            et al., 2024, https://arxiv.org/abs/2412.13663, and its code).
         head_use_bias: the head's last layer has a bias.
     """
 
@@ -300,11 +303,14 @@ class PredictionTask(EncoderTask):
         hidden_activation=None,
         head_dropout=0.1,
         max_length=None,
+        hidden_bias=True,
+        hidden_norm=False,
         head_use_bias=True,
         **kwargs,
     ):
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
         self.hidden_activation, self.head_dropout = hidden_activation, head_dropout
+        self.hidden_bias, self.hidden_norm = hidden_bias, hidden_norm
         self.head_use_bias = head_use_bias
         self.head = PredictionHead(
             units,
@@ -312,6 +318,8 @@ class PredictionTask(EncoderTask):
             hidden_activation,
             head_dropout,
             make_initializer(self.stack.config),
+            hidden_bias,
+            self.stack.config if hidden_norm else None,
             head_use_bias,
             dtype=self.dtype_policy,
             name="head",
@@ -324,6 +332,8 @@ class PredictionTask(EncoderTask):
             **super().options,
             "hidden_activation": self.hidden_activation,
             "head_dropout": self.head_dropout,
+            "hidden_bias": self.hidden_bias,
+            "hidden_norm": self.hidden_norm,
             "head_use_bias": self.head_use_bias,
         }
 

@@ -281,6 +281,7 @@ class ExportsGeneration(Exports):
                 min_new_tokens=min(1, self.room(3) - 1),
                 banned_token_ids=some[:-1],
                 stop_token_ids=some[-1:],
+                renormalize=True,
                 automaton=automaton,
             ),
             # Scores of forced tokens tell most of the model's numbers.

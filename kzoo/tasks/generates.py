@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import numbers
 import reprlib
+from types import MappingProxyType
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from kzoo.generation import (
     Search,
     SearchOptions,
     Start,
+    as_defaults,
     search,
     shape_bucket,
 )
@@ -35,6 +37,25 @@ class Generates(Task):
     # Functions of scores and a context, see `kzoo.generation.processors`, that every
     # search of this task goes through, those of its files, too. Not saved with it.
     processors: tuple = ()
+    _search_defaults = MappingProxyType({})
+
+    @property
+    def search_defaults(self):
+        """What `generate` and `search_inputs` begin with: a mapping of `SearchOptions`.
+
+        A pretrained model brings its own. The caller's options win, also over defaults
+        that contradict them. Saved with the task, and not in its files.
+
+        Raises:
+            ValueError: on setting, an unknown or wrong option, or one that JSON has
+                not.
+        """
+        return self._search_defaults
+
+    @search_defaults.setter
+    def search_defaults(self, defaults):
+        # Past Keras, which would wrap the dict.
+        object.__setattr__(self, "_search_defaults", as_defaults(defaults))
 
     def search(self, inputs, options, capacity=None):
         """Generates from a batch of tensors (or ONNX values).
@@ -86,9 +107,10 @@ class Generates(Task):
             **options: how it searches, see `kzoo.SearchOptions`: `max_new_tokens`,
                 `beams`, `num_return_sequences`, `length_penalty`, `early_stopping`,
                 `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `repetition_penalty`,
-                `no_repeat_ngram_size`, `min_new_tokens`, `banned_tokens`,
-                `forced_prefix`, `forced_tokens`, `stop_tokens`, `stop`, `constraint`,
-                `processors`.
+                `no_repeat_ngram_size`, `min_new_tokens`, `renormalize`,
+                `banned_tokens`, `max_length`, `forced_prefix`, `forced_tokens`,
+                `stop_tokens`, `stop`, `constraint`, `processors`; what is left out is
+                as `search_defaults` says.
 
         Returns:
             For strings a list of strings, for ids a list of lists of int (new tokens
@@ -185,7 +207,8 @@ class Generates(Task):
         """
         options = self._search_options(options)
         if options.max_new_tokens is None:
-            options = dataclasses.replace(options, max_new_tokens=self.room(128))
+            limit = self._default_limit(options)
+            options = dataclasses.replace(options, max_new_tokens=limit)
         if options.processors != self.own_processors:
             raise ValueError(
                 "A file holds those processors that the task had when it was exported: "
@@ -226,7 +249,7 @@ class Generates(Task):
                 f"generate has no option {unknown[0]!r}. Its options are "
                 f"{sorted(names)}."
             )
-        options = SearchOptions(**options)
+        options = SearchOptions.over(self.search_defaults, options)
         every = (*self.own_processors, *options.processors)
         stops = options.stop_tokens
         stops = [stops] if isinstance(stops, (str, numbers.Integral)) else [*stops]
@@ -260,9 +283,16 @@ class Generates(Task):
             )
         limit = options.max_new_tokens
         if limit is None:
-            limit = self.room(128, max(map(len, prompts)))
+            limit = self._default_limit(options, max(map(len, prompts)))
         self._check_prompts(prompts, limit)
         return dataclasses.replace(options, max_new_tokens=limit)
+
+    def _default_limit(self, options, prompt=None):
+        """New tokens, where the options do not say; `prompt` as in `room`."""
+        if options.max_length is None or prompt is None and not self.config.encoder:
+            return self.room(128, prompt)
+        before = 1 if self.config.encoder else prompt
+        return self.room(max(1, options.max_length - before), prompt)
 
     def _search_batch(self, prompts, rows, arrays):
         """The arguments of a compiled search for some of the prompts."""

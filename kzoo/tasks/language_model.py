@@ -19,12 +19,14 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
     Args:
         config: a `ModelConfig` of the class's architecture.
         tokenizer: for strings.
+        search_defaults: what `generate` begins with, a dict of `SearchOptions`.
     """
 
     trains_with_lora = ()
 
-    def __init__(self, config, tokenizer=None, **kwargs):
+    def __init__(self, config, tokenizer=None, search_defaults=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
+        self.search_defaults = search_defaults
         decoder = self.config.decoder
         if self.config.tie_head and decoder.embedding_dim is not None:
             raise ValueError(
@@ -43,6 +45,12 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
             name="head",
         )
         self.build()
+
+    @property
+    def options(self):
+        """The defaults of `generate`, where there are some."""
+        defaults = dict(self.search_defaults)
+        return {"search_defaults": defaults} if defaults else {}
 
     @property
     def ignore_id(self):

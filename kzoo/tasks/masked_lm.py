@@ -43,6 +43,9 @@ class MaskedLM(EncoderTask):
         tokenizer: for strings; trained with `mask_token=True`.
         mask_rate: share of the tokens to be chosen.
         max_length: the most tokens of a row, start and end among them.
+        hidden_activation: of the head's inner layer; `None` means the stack's.
+        hidden_bias: the inner layer has a bias; `None` means as the stack's layers.
+        output_bias: logits have a bias.
 
     Raises:
         ValueError: there is no mask token, or a rate outside (0, 1).
@@ -64,7 +67,15 @@ class MaskedLM(EncoderTask):
     trains_with_lora = ()
 
     def __init__(
-        self, config, tokenizer=None, mask_rate=0.15, max_length=None, **kwargs
+        self,
+        config,
+        tokenizer=None,
+        mask_rate=0.15,
+        max_length=None,
+        hidden_activation=None,
+        hidden_bias=None,
+        output_bias=True,
+        **kwargs,
     ):
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
         if self.config.mask_token_id is None:
@@ -80,16 +91,23 @@ class MaskedLM(EncoderTask):
         self._special, self._ordinary = self._kinds_of_ids()
         self.head = MaskedLanguageModelHead(
             self.stack.config,
-            tied_to=self.stack.token_embedding if self.config.tie_head else None,
+            self.stack.token_embedding if self.config.tie_head else None,
+            hidden_activation,
+            hidden_bias,
+            output_bias,
             dtype=self.dtype_policy,
             name="head",
         )
+        self.hidden_activation = self.head.activation
+        self.hidden_bias = self.head.hidden.use_bias
+        self.output_bias = output_bias
         self.build()
 
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        return {**super().options, "mask_rate": self.mask_rate}
+        names = ("mask_rate", "hidden_activation", "hidden_bias", "output_bias")
+        return {**super().options, **{name: getattr(self, name) for name in names}}
 
     @property
     def output_axes(self):

@@ -32,6 +32,7 @@ class PairScorer(TextRegressor):
         hidden_activation: of an inner layer of the head.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`; the longer text is cut first.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Raises:
         ValueError: an unknown activation.

@@ -48,6 +48,7 @@ class QuestionAnswering(PredictionTask):
         hidden_activation: of an inner layer of the head, or `None` for none.
         head_dropout: rate on what the head's last layer reads.
         max_length: the most tokens of a window, question and all.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Example:
         >>> reader = kzoo.QuestionAnswering.from_size("mini", tokenizer, num_segments=2)

@@ -99,7 +99,7 @@ class TextClassifier(TextTask):
         hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.
-        head_use_bias: the head's last layer has a bias.
+        **kwargs: `hidden_bias`, `hidden_norm`, `head_use_bias`, see `PredictionTask`.
 
     Raises:
         ValueError: neither or both of `labels` and `num_classes`, or fewer than two.
@@ -205,6 +205,7 @@ class TextRegressor(TextTask):
         hidden_activation: of an inner layer of the head.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Example:
         >>> regressor = kzoo.TextRegressor.from_size("tiny", tokenizer)

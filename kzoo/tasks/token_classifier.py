@@ -32,6 +32,7 @@ class TokenClassifier(PredictionTask):
         hidden_activation: of an inner layer of the head, or `None` for none.
         head_dropout: rate on what the head's last layer reads.
         max_length: the most tokens of a window, start and end among them.
+        **kwargs: `hidden_bias` and `hidden_norm`, see `PredictionTask`.
 
     Raises:
         ValueError: neither or both of `labels` and `num_classes`, or fewer than two.

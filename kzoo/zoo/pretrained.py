@@ -7,13 +7,19 @@ from pathlib import Path
 import keras
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import load_weights, tensors_of
+from kzoo.checkpoints.engine import LoadReport, has_own_head, load_weights, tensors_of
 from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.generation_config import (
+    OLDER,
+    read_generation,
+    write_generation,
+)
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
 from kzoo.layers.base import blank_weights, make_initializer
 from kzoo.tasks.task import CONFIG_FILE, load_task
+from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
 # A task's short name, and its class.
 TASKS = {
@@ -27,7 +33,16 @@ TASKS = {
     "text_regressor": "TextRegressor",
     "token_classifier": "TokenClassifier",
 }
+GENERATION_FILE = "generation_config.json"
+_GENERATING = ("CausalLM", "Seq2SeqLM")
 _LABELLED = ("TextClassifier", "TokenClassifier")
+# Sequence classifiers of one number.
+_NUMBER = ("TextRegressor", "PairScorer")
+# What sentence-transformers names as the activation of a cross-encoder's score.
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.linear.Identity": None,
+}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
 
@@ -67,28 +82,34 @@ def from_preset(
     """
     folder = Path(local_folder(source, revision=revision, token=token))
     keys = read_json(folder / CONFIG_FILE)
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if "model_type" not in keys:
-        if task is not None and TASKS.get(task) != keys.get("task"):
-            raise ValueError(
-                f"{folder} holds a kzoo {keys.get('task')}, so task must be left out. "
-                f"Received: {task!r}. See `load_encoder` to start another from it."
-            )
-        return load_task(folder)
+        return _from_own(folder, task and TASKS[task], dtype, tokenizer, options)
     try:
         family = family_of(keys["model_type"])
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
-    name = _task_name(family, task, keys)
+    name = _task_name(family, task, keys, folder)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
+    searches, config = _searches(folder, name, family, keys, config, tokenizer)
     given = options
-    options = {**family.head_options(name, keys), **_labels(name, keys), **given}
-    if "num_classes" in given:
-        options.pop("labels", None)
+    options = {**family.head_options(name, keys), **_labels(name, keys)}
+    if name == "SentenceEmbedder":
+        options |= read_pooling(folder, config)
+    if {"labels", "num_classes"} & set(given):  # one of them says the size of the head
+        options = {
+            k: v for k, v in options.items() if k not in ("labels", "num_classes")
+        }
+    options |= {**searches, **given}
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
+        if family.tied_by_file:
+            own = has_own_head(family, name, tensors, config)
+            config = config.replace(tie_head=not own)
         with blank_weights():
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
@@ -106,13 +127,46 @@ def from_preset(
     for path in made.loaded.new:
         if path.endswith("/kernel"):
             variables[path].assign(draw(variables[path].shape))
-    if made.loaded.new:
-        warnings.warn(
-            f"{source} has no weights for {list(made.loaded.new)}: they are new, and "
-            "have to be trained.",
-            stacklevel=2,
-        )
+    _warn_of_new(made, source)
     return made
+
+
+def _from_own(folder, name, dtype, tokenizer, options):
+    """The task of a folder that `save_folder` wrote, or another one on its stacks."""
+    saved = load_task(folder)
+    kind = getattr(tasks, name) if name else type(saved)
+    if kind is type(saved) and not (dtype or tokenizer or options):
+        return saved
+    same = saved.options if kind is type(saved) else {}
+    if {"labels", "num_classes"} & set(
+        options
+    ):  # one of them says the size of the head
+        same = {k: v for k, v in same.items() if k not in ("labels", "num_classes")}
+    made = kind(
+        saved.config,
+        tokenizer=tokenizer or saved.tokenizer,
+        dtype=saved.dtype_policy if dtype in (None, "auto") else dtype,
+        **{**same, **options},
+    )
+    known, new = saved.named_variables(), []
+    for path, variable in made.named_variables().items():
+        fits = path in known and known[path].shape == variable.shape
+        if fits and (kind is type(saved) or not path.startswith("head/")):
+            variable.assign(known[path])
+        else:
+            new.append(path)
+    made.loaded = LoadReport(None, tuple(sorted(new)), ())
+    _warn_of_new(made, folder)
+    return made
+
+
+def _warn_of_new(task, source):
+    if task.loaded.new:
+        warnings.warn(
+            f"{source} has no weights for {list(task.loaded.new)}: they are new, and "
+            "have to be trained.",
+            stacklevel=3,
+        )
 
 
 def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
@@ -139,21 +193,16 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
     for candidate in [family] if family else MODULES:
         described = family_of(candidate)
         try:
-            if name not in described.heads:
+            head = described.head(name)
+            if head is None:
                 raise Unsupported(f"kzoo knows no head of {name} there.")
-            for option, value in described.heads[name].options.items():
-                if getattr(task, option) != value:
-                    raise Unsupported(
-                        f"its head needs {option}={value!r}. "
-                        f"Received: {getattr(task, option)!r}."
-                    )
             keys = described.write_config(task.config)
+            _write_options(described, name, task, keys)
             break
         except ValueError as error:
             reasons[candidate] = str(error)
     else:
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
-    head = described.heads[name]
     variables = {
         path: _Read(variable) for path, variable in task.named_variables().items()
     }
@@ -166,12 +215,30 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         labels = labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         keys["id2label"] = {str(i): label for i, label in enumerate(labels)}
         keys["label2id"] = {label: i for i, label in enumerate(labels)}
-    for rule in head.rules:
-        keys |= rule.write(lambda field: getattr(task, field))
+    if name in _NUMBER:
+        keys |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    if name == "TextRegressor":
+        keys["problem_type"] = "regression"
+    if name == "PairScorer":
+        inverse = {own: theirs for theirs, own in _ACTIVATIONS.items()}
+        named = inverse[task.output_activation]
+        keys["sentence_transformers"] = {"activation_fn": named}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder, tensors, max_shard_bytes)
     (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+    if name == "SentenceEmbedder":
+        write_pooling(task, folder)
+    if name in _GENERATING:
+        keys, unsaid = write_generation(task.search_defaults, task.config)
+        if unsaid:
+            warnings.warn(
+                f"{GENERATION_FILE} has no keys for these search_defaults, so they are "
+                f"not saved: {unsaid}.",
+                stacklevel=2,
+            )
+        text = json.dumps(keys, indent=2) + "\n"
+        (folder / GENERATION_FILE).write_text(text, "utf-8")
     if task.tokenizer is not None:
         from kzoo.tokenizers import save_pretrained_tokenizer
 
@@ -210,16 +277,40 @@ def read_json(path):
     return keys
 
 
-def _task_name(family, task, keys):
-    if task is not None and task not in TASKS:
-        raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
+def _task_name(family, task, keys, folder):
     if task is not None:
         return TASKS[task]
+    if is_embedder(folder):
+        return "SentenceEmbedder"
     named = keys.get("architectures") or []
     for name, head in family.heads.items():
         if head.architecture in named:
+            if name == "TextClassifier" and _count(keys) == 1:
+                return _NUMBER[_activation_name(keys) is not None]
             return name
     return next(iter(family.heads))
+
+
+def _write_options(family, name, task, keys):
+    """Adds the keys of a task's head to those of its config.
+
+    Raises:
+        Unsupported: the family's head has not what the task has.
+    """
+    for rule in family.head(name).rules:
+        for key, value in rule.write(lambda field: getattr(task, field)).items():
+            if keys.setdefault(key, value) != value:
+                raise Unsupported(
+                    f"{key} is one thing for the stack and the head. "
+                    f"Received: {keys[key]!r} and {value!r}."
+                )
+    for option, value in family.head_options(name, keys).items():
+        own = getattr(task, option)
+        if own != value and option != "head_dropout":
+            raise Unsupported(
+                f"model_type={family.model_type!r} has a {name} with "
+                f"{option}={value!r}. Received: {own!r}."
+            )
 
 
 def _tokenizer(folder, kind):
@@ -231,14 +322,72 @@ def _tokenizer(folder, kind):
     return load_pretrained_tokenizer(folder, kind)
 
 
+def _searches(folder, name, family, keys, config, tokenizer):
+    """Options of a task for what the checkpoint says about searches, and its config."""
+    if name not in _GENERATING:
+        return {}, config
+    if (folder / GENERATION_FILE).is_file():
+        said = read_json(folder / GENERATION_FILE)
+    else:
+        said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
+        if keys.get("force_bos_token_to_be_generated"):
+            said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
+        said["eos_token_id"] = keys.get("eos_token_id")
+    found, ends, left = read_generation(said, config.encoder is None)
+    if left:
+        warnings.warn(
+            f"generate does not follow what {folder} says about searches: {left}.",
+            stacklevel=3,
+        )
+    start = said.get("decoder_start_token_id")
+    if config.encoder and start is not None:
+        config = config.replace(start_token_id=start)
+    if ends and ends[0] != config.pad_token_id:
+        config = config.replace(end_token_id=ends[0])
+    more = [id for id in ends if id != config.end_token_id]
+    if more:
+        found["stop_tokens"] = more
+    if tokenizer is not None and tokenizer.conventions.target_prefix:
+        # What a target begins with, such as a language, is the tokenizer's to say.
+        forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
+        found |= {"forced_tokens": forced} if forced else {}
+    return ({"search_defaults": found} if found else {}), config
+
+
 def _labels(name, keys):
-    """Labels of the config, where the task has some."""
+    """Labels of the config, where the task has some, or what its number is."""
+    kind = keys.get("problem_type")
+    several = kind == "regression" and _count(keys) > 1
+    if name == "TextClassifier" and (several or kind == "multi_label_classification"):
+        raise Unsupported(
+            f"problem_type={kind!r} with {_count(keys)} labels is not supported: "
+            f"{name} gives a text one class."
+        )
+    if name == "PairScorer" and _count(keys) == 1:
+        named = _activation_name(keys) or next(iter(_ACTIVATIONS))
+        if named not in _ACTIVATIONS:
+            raise Unsupported(
+                f"activation_fn={named!r} is not supported. "
+                f"Supported: {list(_ACTIVATIONS)}."
+            )
+        return {"output_activation": _ACTIVATIONS[named]}
     if name not in _LABELLED:
         return {}
     labels = keys.get("id2label")
     if not labels:
         return {"num_classes": keys.get("num_labels") or 2}
     return {"labels": [labels[str(i)] for i in range(len(labels))]}
+
+
+def _count(keys):
+    """How many labels a config has."""
+    return len(keys.get("id2label") or ()) or keys.get("num_labels") or 2
+
+
+def _activation_name(keys):
+    """What a config says of a cross-encoder's score, or `None`."""
+    own = keys.get("sentence_transformers") or {}
+    return own.get("activation_fn") or keys.get("sbert_ce_default_activation_function")
 
 
 def _tied(task):

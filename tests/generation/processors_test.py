@@ -45,9 +45,8 @@ def processed(scores, history, options, raw):
                 scores[token] = -np.inf
     forced = options.get("forced_token_ids", [[]])[0]
     if made < len(forced) and forced[made] >= 0:
-        only = raw[forced[made]]
         scores[:] = -np.inf
-        scores[forced[made]] = only
+        scores[forced[made]] = 0.0  # certain
     return scores
 
 
@@ -350,7 +349,7 @@ def test_where_nothing_is_allowed_a_result_ends(model):
         (dict(forced_prefix="aaaaa"), "max_new_tokens=4 is less than the 5 tokens"),
         (dict(forced_prefix=["a", "b"]), "one for each of 1 prompts. Received: 2"),
         (dict(forced_prefix="a", forced_tokens={0: 5}), "Received: both"),
-        (dict(forced_tokens={-1: 5}), "places, 0 the first"),
+        (dict(forced_tokens={-2: 5}), "places, 0 the first"),
         (dict(forced_prefix="a", banned_tokens="a"), "forced and banned"),
         (dict(stop=""), "stop must be strings that are not empty"),
         (dict(stop=[3]), "stop must be strings"),

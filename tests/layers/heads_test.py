@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from kzoo import StackConfig
 from kzoo.layers import Embedding, LanguageModelHead
-from kzoo.layers.heads import PredictionHead
+from kzoo.layers.heads import MaskedLanguageModelHead, PredictionHead
 from tests.harness import check_layer, difference, perturb, to_numpy
 
 B, T, D, V, C = 2, 3, 12, 17, 5
@@ -73,3 +74,65 @@ def test_a_prediction_head_drops_only_while_it_trains():
 def test_an_unknown_activation_of_a_prediction_head_is_named():
     with pytest.raises(ValueError, match="None or one of.*'tanh'.*'relu6'"):
         PredictionHead(C, D, "relu6")
+
+
+STACK = StackConfig(vocabulary_size=V, hidden_dim=D, num_heads=2, norm_epsilon=0.1)
+
+
+@pytest.mark.parametrize("norm_bias", [True, False])
+@pytest.mark.parametrize("hidden_bias", [True, False])
+def test_a_norm_may_stand_behind_the_inner_layer(hidden_bias, norm_bias, tmp_path):
+    config = STACK.replace(norm_bias=norm_bias)
+    head, got = check_layer(
+        lambda **kw: PredictionHead(
+            C, D, "relu", hidden_bias=hidden_bias, hidden_norm=config, **kw
+        ),
+        dict(x=X),
+        (B, T, C),
+        tmp_path,
+    )
+    weights = {w.path.split("layer/")[-1]: to_numpy(w.value) for w in head.weights}
+    inner = X.astype("float64") @ weights["hidden/kernel"]
+    inner = np.maximum(inner + weights.pop("hidden/bias", 0.0), 0.0)
+    mean, variance = inner.mean(-1, keepdims=True), inner.var(-1, keepdims=True)
+    normed = (inner - mean) / np.sqrt(variance + 0.1) * weights["norm/gamma"]
+    normed += weights.pop("norm/beta", 0.0)
+    expected = normed @ weights["output/kernel"] + weights["output/bias"]
+    assert difference(got, expected) <= 1e-6
+    assert len(head.weights) == 4 + hidden_bias + norm_bias
+
+
+def test_a_norm_without_an_inner_layer_is_refused():
+    with pytest.raises(ValueError, match="hidden_norm.*hidden_activation"):
+        PredictionHead(C, D, hidden_norm=STACK)
+
+
+@pytest.mark.parametrize("output_bias", [True, False])
+@pytest.mark.parametrize("hidden_bias", [None, True, False])
+def test_a_masked_head_has_the_activation_and_biases_that_are_given(
+    hidden_bias, output_bias
+):
+    head = MaskedLanguageModelHead(
+        STACK.replace(use_bias=False),  # which None means
+        activation="tanh",
+        hidden_bias=hidden_bias,
+        output_bias=output_bias,
+    )
+    head.build()
+    perturb(head.weights)
+    weights = {w.path.removeprefix(f"{head.name}/"): w for w in head.weights}
+    weights = {name: to_numpy(w.value) for name, w in weights.items()}
+    assert ("hidden/bias" in weights) == bool(hidden_bias)
+    assert ("output/bias" in weights) == output_bias
+    inner = X.astype("float64") @ weights["hidden/kernel"]
+    inner = np.tanh(inner + weights.get("hidden/bias", 0.0))
+    mean, variance = inner.mean(-1, keepdims=True), inner.var(-1, keepdims=True)
+    normed = (inner - mean) / np.sqrt(variance + 0.1) * weights["norm/gamma"]
+    normed += weights["norm/beta"]
+    expected = normed @ weights["output/kernel"] + weights.get("output/bias", 0.0)
+    assert difference(to_numpy(head(X)), expected) <= 1e-6
+
+
+def test_an_unknown_activation_of_a_masked_head_is_named():
+    with pytest.raises(ValueError, match="None or one of.*'tanh'.*'relu6'"):
+        MaskedLanguageModelHead(STACK, activation="relu6")

@@ -11,10 +11,11 @@ SCORED = dict(num_labels=3, id2label={0: "a", 1: "b", 2: "c"})
 YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0}
 
 
-def decoder(config_class, name, config, **changes):
+def decoder(config_class, name, config, generation=None, **changes):
     """A row of a class of transformers: a language model."""
     config = {**config, **changes}
-    return row(config_class, f"{name}ForCausalLM", "causal_lm", config)
+    said = {"generation": generation} if generation else {}
+    return row(config_class, f"{name}ForCausalLM", "causal_lm", config, **said)
 
 
 def classifier(config_class, name, config, **changes):
@@ -87,7 +88,14 @@ DECODERS = {
     ),
     "opt_bare": decoder("OPTConfig", "OPT", OPT, _remove_final_layer_norm=True),
     "opt_classifier": classifier("OPTConfig", "OPT", OPT),
-    "llama": llama(),
+    "llama": llama(
+        generation=dict(
+            eos_token_id=[2, 60, 81],
+            max_length=20,
+            do_sample=False,
+            repetition_penalty=1.3,
+        )
+    ),
     "llama3": llama(
         tie_word_embeddings=True,
         head_dim=12,

@@ -185,7 +185,7 @@ ILLEGAL = {
     "mbart": {"activation_function": "mish"},
     "mistral": {"hidden_act": "mish", "rope_parameters": DYNAMIC},
     "modernbert": {"hidden_activation": "mish"},
-    "mt5": {"feed_forward_proj": "gated-mish"},
+    "mt5": {"dense_act_fn": "mish"},
     "opt": {"word_embed_proj_dim": 16, "layer_norm_elementwise_affine": False},
     "pegasus": {"activation_function": "mish"},
     "phi3": {
@@ -196,6 +196,6 @@ ILLEGAL = {
     "qwen2": {"rope_parameters": DYNAMIC},
     "qwen3": {"rope_parameters": DYNAMIC},
     "roberta": {"hidden_act": "mish"},
-    "t5": {"feed_forward_proj": "gated-mish"},
+    "t5": {"dense_act_fn": "mish"},
     "xlm-roberta": {"hidden_act": "mish"},
 }

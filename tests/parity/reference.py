@@ -6,6 +6,7 @@ transformers are installed.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def model_of(row, dtype="float32"):
     import tempfile
 
     import transformers
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
     config = getattr(transformers, row["config_class"])(**row["config"])
     config._attn_implementation = "eager"
@@ -31,8 +32,17 @@ def model_of(row, dtype="float32"):
     with tempfile.TemporaryDirectory() as folder:
         # Through a file: some models have other names there than in memory.
         shapes, _ = stored(kind(config), folder)
-        tensors = {name: weight(name, tuple(shape)) for name, shape in shapes.items()}
-        save_file(tensors, Path(folder) / "model.safetensors", {"format": "pt"})
+        path = Path(folder) / "model.safetensors"
+        original = load_file(path)
+        if row.get("untied"):  # a head of its own, whatever the config says
+            shapes["lm_head.weight"] = shapes["shared.weight"]
+        tensors = {
+            name: original[name]
+            if re.fullmatch(row.get("constant", ""), name)
+            else weight(name, tuple(shape))
+            for name, shape in shapes.items()
+        }
+        save_file(tensors, path, {"format": "pt"})
         model, found = kind.from_pretrained(
             folder,
             dtype=dtype,
@@ -41,6 +51,8 @@ def model_of(row, dtype="float32"):
         )
     if found["missing_keys"] or found["unexpected_keys"]:
         raise ValueError(f"{row['architecture']} was not loaded whole: {found}")
+    for name, value in row.get("generation", {}).items():
+        setattr(model.generation_config, name, value)
     return model.eval()
 
 
@@ -76,7 +88,8 @@ def outputs(row, model):
                 input_ids=torch.from_numpy(ids),
                 attention_mask=torch.from_numpy(mask.astype("int64")),
             )
-            if side == "left" and row.get("position_ids", True):
+            counted = row["task"] != "seq2seq_lm" and row.get("position_ids", True)
+            if side == "left" and counted:
                 places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
                 given["position_ids"] = torch.from_numpy(places)
             if row["task"] == "seq2seq_lm":
@@ -97,6 +110,7 @@ def outputs(row, model):
                     torch.from_numpy(ids),
                     attention_mask=torch.from_numpy(mask.astype("int64")),
                     max_new_tokens=NEW_TOKENS,
+                    min_new_tokens=0,
                     do_sample=False,
                     num_beams=beams,
                     early_stopping=beams > 1,
@@ -104,19 +118,27 @@ def outputs(row, model):
                 ).numpy()
                 first = ids.shape[1] if row["task"] == "causal_lm" else 1
                 found[f"beams_{beams}"] = made[:, first:]
+            if "generation" in row:
+                made = model.generate(
+                    torch.from_numpy(ids),
+                    attention_mask=torch.from_numpy(mask.astype("int64")),
+                ).numpy()
+                found["by_default"] = made[:, first:]
     return found
 
 
 def targets(row, model):
     """The decoder's inputs of an encoder-decoder, int (B, T)."""
     rng = np.random.Generator(np.random.Philox(4))
-    ids = rng.integers(5, row["config"]["vocab_size"] - 2, (len(LENGTHS), 6))
+    size = model.config.get_text_config(decoder=True).vocab_size
+    size = getattr(model.config, "decoder_vocab_size", None) or size
+    ids = rng.integers(5, size - 2, (len(LENGTHS), 6))
     ids[:, 0] = model.config.decoder_start_token_id
     return ids
 
 
 def stored(model, folder=None):
-    """Names and shapes of what a file of this model holds, and its config."""
+    """Names and shapes of what a file of this model holds, and its configs."""
     import tempfile
 
     from safetensors import safe_open
@@ -126,7 +148,12 @@ def stored(model, folder=None):
         path = Path(folder or scratch)
         with safe_open(path / "model.safetensors", "np") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
-        return shapes, json.loads((path / "config.json").read_text())
+        configs = {
+            name: json.loads((path / f"{name}.json").read_text())
+            for name in ("config", "generation_config")
+            if (path / f"{name}.json").is_file()
+        }
+        return shapes, configs
 
 
 def main(names):
@@ -138,9 +165,10 @@ def main(names):
         if row.get("bfloat16"):
             half = outputs({**row, "task": None}, model_of(row, "bfloat16"))
             found |= {f"{side}_bfloat16": half[side] for side in sides(row)}
-        shapes, config = stored(model)
-        config.pop("transformers_version", None)
-        described = {"config": config, "tensors": shapes}
+        shapes, configs = stored(model)
+        for config in configs.values():
+            config.pop("transformers_version", None)
+        described = {**configs, "tensors": shapes}
         if row["task"] == "seq2seq_lm":
             found["targets"] = targets(row, model)
         np.savez_compressed(

@@ -271,7 +271,8 @@ def test_artifacts_give_the_logits_of_every_token(tmp_path, format):
 
 
 def test_files_hold_the_task(tmp_path):
-    model = compiled(perturbed(task(mask_rate=0.3, max_length=12)))
+    head = dict(hidden_activation="silu", hidden_bias=False, output_bias=False)
+    model = compiled(perturbed(task(mask_rate=0.3, max_length=12, **head)))
     model.save_folder(tmp_path / "folder")
     model.save(tmp_path / "model.keras")
     expected = model.fill(["ab<mask>d"])
@@ -280,7 +281,7 @@ def test_files_hold_the_task(tmp_path):
         kzoo.load_model(tmp_path / "model.keras"),
     ):
         assert type(loaded) is kzoo.MaskedLM
-        assert loaded.options == dict(mask_rate=0.3, max_length=12)
+        assert loaded.options == dict(mask_rate=0.3, max_length=12, **head)
         assert loaded.config.mask_token_id == MASK
         for got, want in zip(loaded.fill(["ab<mask>d"])[0][0], expected[0][0]):
             assert got[:2] == want[:2]

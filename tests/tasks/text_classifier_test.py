@@ -326,6 +326,9 @@ def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):
             pooling="max_logits", hidden_activation="tanh", max_length=9
         ),
         lambda: classifier(tokenizer=None, labels=None, num_classes=4),
+        lambda: classifier(
+            hidden_activation="gelu", hidden_bias=False, hidden_norm=True
+        ),
         lambda: regressor(num_segments=2, pooling="last", architecture="decoder"),
     ],
 )

@@ -1,0 +1,182 @@
+"""What a `generation_config.json` says about a search, as `SearchOptions`, and back.
+
+Two things are not as in transformers: where no length is said, kzoo's own 128 new
+tokens bound a result, not 20; and `early_stopping=False` goes on until no sequence can
+score better, as transformers does with "never", not until none is likely to.
+"""
+
+# Keys that are options under another name, or the same; None and these values are off.
+_OPTIONS = {
+    "max_length": ("max_length", None),
+    "max_new_tokens": ("max_new_tokens", None),
+    "min_new_tokens": ("min_new_tokens", 0),
+    "num_beams": ("beams", 1),
+    "num_return_sequences": ("num_return_sequences", 1),
+    "length_penalty": ("length_penalty", 1.0),
+    "repetition_penalty": ("repetition_penalty", 1.0),
+    "no_repeat_ngram_size": ("no_repeat_ngram_size", 0),
+    "renormalize_logits": ("renormalize", False),
+    "stop_strings": ("stop", None),
+}
+_SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
+# Keys of which one value, beside None, asks for nothing: others cannot be followed.
+_OFF = {
+    "begin_suppress_tokens": [],
+    "constraints": None,
+    "diversity_penalty": 0.0,
+    "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "num_beam_groups": 1,
+    "penalty_alpha": 0.0,
+    "sequence_bias": None,
+    "token_healing": False,
+    "top_h": None,
+    "typical_p": 1.0,
+    "watermarking_config": None,
+}
+_READ = {
+    *_OPTIONS,
+    *_SAMPLING,
+    *("bad_words_ids", "suppress_tokens", "do_sample", "early_stopping", "min_length"),
+    *("forced_bos_token_id", "forced_eos_token_id", "eos_token_id"),
+    "decoder_start_token_id",
+}
+# Keys that say how something is computed or given back, not what.
+_IRRELEVANT = {
+    "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_ensemble_weight",
+    "assistant_lookbehind",
+    "bos_token_id",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "disable_compile",
+    "is_assistant",
+    "low_memory",
+    "max_cache_len",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    "remove_invalid_values",  # kzoo says which weight is not a number
+    "return_dict_in_generate",
+    "speculation_type",
+    "target_lookbehind",
+    "transformers_version",
+    "use_cache",
+    "use_mtp",
+}
+# What a `config.json` of before generation_config.json may hold, too.
+OLDER = (_READ | set(_OFF)) - {"eos_token_id", "decoder_start_token_id"}
+
+
+def read_generation(keys, decoder_alone):
+    """Search options of the keys of a `generation_config.json`.
+
+    Args:
+        keys: dict; what is `None` counts as left out.
+        decoder_alone: whether lengths count the prompt.
+
+    Returns:
+        A dict of `SearchOptions`' fields; ids of ends; and a dict of the keys that
+        cannot be followed.
+    """
+    keys = {name: value for name, value in keys.items() if value is not None}
+    left = {
+        name: value
+        for name, value in keys.items()
+        if name not in _READ | _IRRELEVANT and value != _OFF.get(name)
+    }
+    found = {
+        field: keys[name]
+        for name, (field, off) in _OPTIONS.items()
+        if keys.get(name, off) != off
+    }
+    ends = keys.get("eos_token_id", [])
+    ends = list(ends) if isinstance(ends, list) else [ends]
+    if "beams" in found:
+        found["early_stopping"] = keys.get("early_stopping", False) is True
+    if keys.get("do_sample") and "beams" in found:
+        left["do_sample"] = True
+    elif keys.get("do_sample"):
+        drawn = {name: keys.get(name, off) for name, off in _SAMPLING.items()}
+        off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        found |= {n: value for n, value in drawn.items() if value != off.get(n)}
+    if found.get("num_return_sequences", 1) > found.get("beams", 1):
+        left["num_return_sequences"] = found.pop("num_return_sequences")
+    shortest = keys.get("min_length", 0)
+    if shortest and decoder_alone:
+        left["min_length"] = shortest
+    elif shortest > 1:
+        found.setdefault("min_new_tokens", shortest - 1)
+    words = [
+        word
+        for word in keys.get("bad_words_ids", [])
+        if word not in ([e] for e in ends)
+    ]
+    banned = [*keys.get("suppress_tokens", []), *(w[0] for w in words if len(w) == 1)]
+    if banned:
+        found["banned_tokens"] = list(dict.fromkeys(banned))
+    if any(len(word) > 1 for word in words):
+        left["bad_words_ids"] = [word for word in words if len(word) > 1]
+    forced = {}
+    for name, place in (("forced_bos_token_id", 0), ("forced_eos_token_id", -1)):
+        if name in keys and (decoder_alone and place == 0):
+            left[name] = keys[name]
+        elif name in keys:
+            id = keys[name]
+            forced[place] = id[0] if isinstance(id, list) else id
+    if forced:
+        found["forced_tokens"] = forced
+    return found, ends, left
+
+
+def write_generation(options, config):
+    """The keys of a `generation_config.json` that `read_generation` reads alike.
+
+    Args:
+        options: dict of `SearchOptions`' fields.
+        config: the `ModelConfig`.
+
+    Returns:
+        A dict; and a dict of the options that it cannot say.
+    """
+    options = dict(options)
+    ends = [config.end_token_id, *options.pop("stop_tokens", ())]
+    keys = {
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+        "pad_token_id": config.pad_token_id,
+    }
+    start = "decoder_start_token_id" if config.encoder else "bos_token_id"
+    keys[start] = config.start_token_id
+    for name, (field, _) in _OPTIONS.items():
+        if field in options:
+            keys[name] = options.pop(field)
+    if options.get("temperature"):
+        keys |= {"do_sample": True, "top_k": 0}
+        keys |= {name: options.pop(name) for name in _SAMPLING if name in options}
+    if "early_stopping" in options:
+        keys["early_stopping"] = options.pop("early_stopping")
+    if "banned_tokens" in options:
+        keys["bad_words_ids"] = [[token] for token in options.pop("banned_tokens")]
+    forced = options.pop("forced_tokens", {})
+    names = {0: "forced_bos_token_id", -1: "forced_eos_token_id"}
+    keys |= {names[place]: id for place, id in forced.items() if place in names}
+    if set(forced) - set(names):
+        options["forced_tokens"] = forced
+    return keys, options

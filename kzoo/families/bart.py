@@ -1,0 +1,145 @@
+"""BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461) and mBART.
+
+Also the base of other encoder-decoders that were trained by fairseq, or named alike.
+"""
+
+import dataclasses
+import math
+
+from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
+from kzoo.checkpoints.table import Choice, Family, Head, Raw
+
+STACKS = ("encoder", "decoder")
+ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+PARTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+NORMS = {
+    **{f"{own}_norm": f"{theirs}_layer_norm" for own, theirs in ATTENTIONS.items()},
+    "feed_forward_norm": "final_layer_norm",
+}
+FEED_FORWARD = {"feed_forward/intermediate": "fc1", "feed_forward/output": "fc2"}
+LAYER = {
+    f"{attention}/{part}": f"{names}.{name}"
+    for attention, names in ATTENTIONS.items()
+    for part, name in PARTS.items()
+} | {**NORMS, **FEED_FORWARD}
+STACK = {
+    "position_embedding": "embed_positions",
+    "embedding_norm": "layernorm_embedding",
+    "final_norm": "layer_norm",
+    **{f"layer_{{i}}/{own}": f"layers.{{i}}.{name}" for own, name in LAYER.items()},
+}
+
+
+def scaled(default):
+    """The rule of the embedding's scale, where the key is left out `default`."""
+    return Rule(
+        ("scale_embedding",),
+        lambda keys: {
+            "embedding_scale": math.sqrt(keys["d_model"])
+            if keys.get("scale_embedding", default)
+            else 1.0
+        },
+        lambda field_of: {"scale_embedding": field_of("embedding_scale") != 1.0},
+    )
+
+
+def older(normalize_before, normalize_embedding):
+    """Keys of older files that say what the family has anyway."""
+    said = dict(
+        normalize_before=normalize_before,
+        add_final_layer_norm=normalize_before,
+        normalize_embedding=normalize_embedding,
+    )
+    return tuple(Only(k, v, (None,), written=False) for k, v in said.items())
+
+
+RULES = (
+    Key("vocab_size", "vocabulary_size"),
+    Key("d_model", "hidden_dim"),
+    *(Key(f"{stack}_layers", f"{stack}.num_layers", 12) for stack in STACKS),
+    *(Key(f"{stack}_ffn_dim", f"{stack}.intermediate_dim", 4096) for stack in STACKS),
+    *(Key(f"{stack}_attention_heads", f"{stack}.num_heads", 16) for stack in STACKS),
+    Key("max_position_embeddings", "max_sequence_length", 1024),
+    Key("dropout", "dropout", 0.1),
+    Key("attention_dropout", "attention_dropout", 0.0),
+    Key("activation_dropout", "feed_forward_dropout", 0.0),
+    Key("init_std", "initializer_range", 0.02),
+    Only("tie_word_embeddings", True),
+)
+
+BART = Family(
+    model_type="bart",
+    architecture="encoder_decoder",
+    fixed=dict(
+        positions="learned",
+        first_position=2,
+        norm_position="post",
+        norm_epsilon=1e-5,
+        embedding_norm=True,
+        share_embeddings=True,
+        head_bias=True,
+        initializer="truncated_normal",
+    ),
+    rules=(
+        *RULES,
+        activation("activation_function", "gelu"),
+        scaled(False),
+        special_ids(pad=1, start=2, end=2, start_key="decoder_start_token_id"),
+        *older(normalize_before=False, normalize_embedding=True),
+        Only("static_position_embeddings", False, (None,), written=False),
+    ),
+    modules={
+        "encoder/token_embedding": Choice(
+            "share_embeddings",
+            {
+                True: ("shared", "encoder.embed_tokens", "decoder.embed_tokens"),
+                False: "encoder.embed_tokens",
+            },
+        ),
+        "decoder/token_embedding": "decoder.embed_tokens",
+        **{f"{s}/{own}": f"{s}.{name}" for s in STACKS for own, name in STACK.items()},
+    },
+    heads={
+        "Seq2SeqLM": Head(
+            "BartForConditionalGeneration",
+            {"head": "lm_head", "head/bias": Raw("final_logits_bias", (1, -1))},
+        )
+    },
+    prefix="model.",
+    tokenizer="byte_bpe",
+    irrelevant={
+        "add_bias_logits",  # there always are some
+        "bos_token_id",  # the decoder begins with decoder_start_token_id
+        "classif_dropout",
+        "classifier_dropout",
+        "decoder_layerdrop",  # of training, as the encoder's
+        "encoder_layerdrop",
+        "extra_pos_embeddings",
+        "force_bos_token_to_be_generated",  # of searches
+        "num_hidden_layers",  # repeats encoder_layers
+    },
+    searches={"forced_eos_token_id": 2},
+    ignored=(r"classification_head\..*", r"qa_outputs\..*", r".*coder\.version"),
+)
+
+MBART = dataclasses.replace(
+    BART,
+    model_type="mbart",
+    fixed={**BART.fixed, "norm_position": "pre"},
+    rules=(
+        *RULES,
+        activation("activation_function", "gelu"),
+        scaled(False),
+        special_ids(pad=1, end=2, start_key="decoder_start_token_id"),
+        *older(normalize_before=True, normalize_embedding=True),
+        Only("static_position_embeddings", False, (None,), written=False),
+    ),
+    heads={
+        "Seq2SeqLM": dataclasses.replace(
+            BART.heads["Seq2SeqLM"], architecture="MBartForConditionalGeneration"
+        )
+    },
+    tokenizer="sentencepiece",
+)
+
+FAMILIES = {"bart": BART, "mbart": MBART}

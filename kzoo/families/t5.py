@@ -1,0 +1,148 @@
+"""T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683), v1.1, Flan-T5 and mT5."""
+
+import dataclasses
+
+from kzoo.checkpoints.hf_config import ACTIVATIONS, Key, Rule, Unsupported, special_ids
+from kzoo.checkpoints.table import Choice, Family, Head
+
+PARTS = {"query": "q", "key": "k", "value": "v", "output": "o"}
+# The sublayers of each stack's blocks, by their place.
+SUBLAYERS = {
+    "encoder": {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"},
+    "decoder": {
+        "self_attention": "SelfAttention",
+        "cross_attention": "EncDecAttention",
+        "feed_forward": "DenseReluDense",
+    },
+}
+FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"
+
+
+def _block(stack):
+    """The rows of a stack's blocks."""
+    for place, (own, theirs) in enumerate(SUBLAYERS[stack].items()):
+        layer, name = f"{stack}/layer_{{i}}/{own}", f"{stack}.block.{{i}}.layer.{place}"
+        yield f"{layer}_norm", f"{name}.layer_norm"
+        for part, letter in PARTS.items() if own != "feed_forward" else ():
+            yield f"{layer}/{part}", f"{name}.{theirs}.{letter}"
+    inner = f"{name}.{theirs}"
+    kinds = {"plain": f"{inner}.wi", "gated": f"{inner}.wi_1"}
+    yield f"{layer}/gate", f"{inner}.wi_0"
+    yield f"{layer}/intermediate", Choice("feed_forward", kinds)
+    yield f"{layer}/output", f"{inner}.wo"
+
+
+def feed_forward(default):
+    """The rule of `feed_forward_proj`, such as "relu" or "gated-gelu"."""
+
+    def read(keys):
+        said = keys.get("feed_forward_proj", default)
+        kind, _, name = said.rpartition("-")
+        # That one is the tanh approximation, whatever its name says.
+        name = "gelu_new" if said == "gated-gelu" else name
+        name, gated = keys.get("dense_act_fn", name), keys.get("is_gated_act", kind)
+        if name not in ACTIVATIONS or kind not in ("", "gated"):
+            raise Unsupported(
+                f"feed_forward_proj={said!r} with dense_act_fn={name!r} is not "
+                f"supported. Supported: {list(ACTIVATIONS)}, gated- before it or not."
+            )
+        kind = "gated" if gated else "plain"
+        return {"activation": ACTIVATIONS[name], "feed_forward": kind}
+
+    def write(field_of):
+        own, gated = field_of("activation"), field_of("feed_forward") == "gated"
+        name = next(name for name, value in ACTIVATIONS.items() if value == own)
+        said = {"gelu_new": "gelu"}.get(name, name) if gated else name
+        keys = {"feed_forward_proj": f"gated-{said}" if gated else said}
+        return {**keys, "dense_act_fn": name, "is_gated_act": gated}
+
+    return Rule(("feed_forward_proj", "dense_act_fn", "is_gated_act"), read, write)
+
+
+DROPOUT = Rule(
+    ("dropout_rate",),
+    lambda keys: dict.fromkeys(
+        ("dropout", "attention_dropout", "feed_forward_dropout"),
+        keys.get("dropout_rate", 0.1),
+    ),
+    lambda field_of: {"dropout_rate": field_of("dropout")},
+)
+LAYERS = Rule(
+    ("num_layers", "num_decoder_layers"),
+    lambda keys: {
+        "encoder.num_layers": keys["num_layers"],
+        "decoder.num_layers": keys.get("num_decoder_layers") or keys["num_layers"],
+    },
+    lambda field_of: {
+        "num_layers": field_of("encoder.num_layers"),
+        "num_decoder_layers": field_of("decoder.num_layers"),
+    },
+)
+# Older files scale what a tied head reads; newer ones have a key for that alone.
+HEAD_SCALE = Rule(
+    ("scale_decoder_outputs", "d_model"),
+    lambda keys: {
+        "head_scale": keys["d_model"] ** -0.5
+        if keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True))
+        else 1.0
+    },
+    lambda field_of: {"scale_decoder_outputs": field_of("head_scale") != 1.0},
+)
+RULES = (
+    Key("vocab_size", "vocabulary_size"),
+    Key("d_model", "hidden_dim"),
+    Key("d_kv", "head_dim", 64),
+    Key("d_ff", "intermediate_dim"),
+    Key("num_heads", "num_heads"),
+    LAYERS,
+    Key("relative_attention_num_buckets", "relative_buckets", 32),
+    Key("relative_attention_max_distance", "relative_max_distance", 128),
+    Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
+    Key("tie_word_embeddings", "tie_head", True),
+    DROPOUT,
+    special_ids(pad=0, start=0, end=1, start_key="decoder_start_token_id"),
+)
+
+T5 = Family(
+    model_type="t5",
+    architecture="encoder_decoder",
+    fixed=dict(
+        positions="relative",
+        norm="rms_norm",
+        attention_scale=1.0,
+        use_bias=False,
+        share_embeddings=True,
+    ),
+    rules=(*RULES, feed_forward("relu"), HEAD_SCALE),
+    modules={
+        "encoder/token_embedding": (
+            "shared",
+            "encoder.embed_tokens",
+            "decoder.embed_tokens",
+        ),
+        **dict(row for stack in SUBLAYERS for row in _block(stack)),
+        **{f"{stack}/position_bias": f"{stack}.{FIRST}" for stack in SUBLAYERS},
+        **{f"{stack}/final_norm": f"{stack}.final_layer_norm" for stack in SUBLAYERS},
+    },
+    heads={"Seq2SeqLM": Head("T5ForConditionalGeneration", {"head": "lm_head"})},
+    irrelevant={
+        "bos_token_id",
+        "classifier_dropout",
+        "initializer_factor",
+        "n_positions",  # there is no limit
+    },
+    ignored=(  # one that was never used, and other heads
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+        r"(transformer|classification_head|qa_outputs|classifier)\..*",
+    ),
+    tied_by_file=True,
+)
+
+MT5 = dataclasses.replace(
+    T5,
+    model_type="mt5",
+    rules=(*RULES, feed_forward("gated-gelu")),
+    heads={"Seq2SeqLM": Head("MT5ForConditionalGeneration", {"head": "lm_head"})},
+)
+
+FAMILIES = {"t5": T5, "mt5": MT5}

@@ -1,0 +1,130 @@
+"""The files that sentence-transformers has beside a model: pooling and what follows."""
+
+import json
+
+from kzoo.checkpoints.hf_config import Unsupported
+
+MODULES_FILE, POOLING_FILE = "modules.json", "config.json"
+LENGTH_FILE, PROMPTS_FILE = (
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+_PLACES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+# Pooling kinds of kzoo, and their names in a file of one and of several switches.
+_KINDS = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+_NAMES = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+
+
+def is_embedder(folder):
+    """Whether a folder says that its model is for embeddings."""
+    return "Pooling" in dict(_modules(folder))
+
+
+def read_pooling(folder, config):
+    """Arguments of a `SentenceEmbedder`; none where the folder has no such files.
+
+    Args:
+        folder: a `Path`.
+        config: the `ModelConfig`.
+
+    Raises:
+        Unsupported: modules, or a pooling, that kzoo has not.
+    """
+    modules = _modules(folder)
+    if not modules:
+        return {}
+    kinds = [kind for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling"], [*_PLACES]):
+        raise Unsupported(
+            f"{MODULES_FILE} has the modules {kinds}. Supported: {[*_PLACES]}, "
+            "the last one or not."
+        )
+    options = {
+        "pooling": _pooling(_read(folder / dict(modules)["Pooling"] / POOLING_FILE)),
+        "normalize": "Normalize" in kinds,
+    }
+    prompts = _read(folder / PROMPTS_FILE)
+    if prompts.get("default_prompt_name"):
+        raise Unsupported(
+            f"default_prompt_name={prompts['default_prompt_name']!r} is not supported: "
+            "give texts with what is to stand before them."
+        )
+    settings = _read(folder / LENGTH_FILE)
+    if settings.get("do_lower_case"):
+        raise Unsupported(f"do_lower_case=True of {LENGTH_FILE} is not supported.")
+    length = settings.get("max_seq_length")
+    if length is not None:
+        stack = config.encoder or config.decoder
+        if stack.positions == "learned":
+            length = min(length, stack.max_sequence_length)
+        options["max_length"] = length
+    return options
+
+
+def write_pooling(task, folder):
+    """Writes these files for a `SentenceEmbedder`.
+
+    Args:
+        task: the `SentenceEmbedder`.
+        folder: a `Path`, that of its model.
+    """
+    places = [*_PLACES.items()][: 3 if task.normalize else 2]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, (kind, path) in enumerate(places)
+    ]
+    pooling = {"word_embedding_dimension": task.stack.config.hidden_dim}
+    pooling |= {key: kind == task.pooling for kind, key in _KINDS.items()}
+    length = {"max_seq_length": task.max_length, "do_lower_case": False}
+    for _, path in places:
+        (folder / path).mkdir(exist_ok=True)
+    for path, content in (
+        (MODULES_FILE, modules),
+        (f"{_PLACES['Pooling']}/{POOLING_FILE}", pooling),
+        (LENGTH_FILE, length),
+    ):
+        text = json.dumps(content, indent=2) + "\n"
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+def _modules(folder):
+    """Kinds of the modules, and their folders."""
+    found = _read(folder / MODULES_FILE) or []
+    return [(m["type"].rpartition(".")[2], m["path"]) for m in found]
+
+
+def _pooling(keys):
+    """The kind of pooling that a file asks for."""
+    if "pooling_mode" in keys:
+        named = keys["pooling_mode"]
+        if named in _NAMES:
+            return _NAMES[named]
+    else:
+        switches = {k for k, v in keys.items() if k.startswith("pooling_mode_") and v}
+        kinds = [kind for kind, key in _KINDS.items() if switches == {key}]
+        if kinds:
+            return kinds[0]
+        named = sorted(switches)
+    raise Unsupported(
+        f"pooling_mode={named!r} is not supported. Supported: {list(_NAMES)}."
+    )
+
+
+def _read(path):
+    """What a JSON file holds; an empty dict where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
