@@ -5,12 +5,14 @@ And what kzoo does not compute is refused by name.
 
 import json
 
+import numpy as np
 import pytest
 
 import kzoo
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.config import RopeScaling
 from kzoo.families import family_of
+from tests.harness import to_numpy
 from tests.parity.parity_test import written
 
 LLAMA = dict(
@@ -632,3 +634,24 @@ def test_a_language_model_becomes_a_classifier(tmp_path):
     assert keys["architectures"] == ["LlamaForSequenceClassification"]
     again = kzoo.from_preset(tmp_path / "back")
     assert type(again) is kzoo.TextClassifier and again.labels == labels
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_a_new_model_is_saved_with_plain_answers_about_its_biases(use_bias, tmp_path):
+    task = kzoo.CausalLM.from_size(
+        "tiny",
+        vocabulary_size=40,
+        positions="rotary",
+        norm="rms_norm",
+        feed_forward="gated",
+        activation="silu",
+        use_bias=use_bias,
+        embedding_scale=1.0,
+    )
+    assert task.config.decoder.attention_bias is None
+    assert kzoo.save_hf(task, tmp_path, "llama") == "llama"
+    keys = json.loads((tmp_path / "config.json").read_text())
+    assert keys["attention_bias"] is keys["mlp_bias"] is use_bias
+    again = kzoo.from_preset(tmp_path).named_variables()
+    for path, variable in task.named_variables().items():
+        np.testing.assert_array_equal(to_numpy(variable), to_numpy(again[path]))
