@@ -272,10 +272,10 @@ class Family:
         def field_of(name):
             stack, _, field = name.rpartition(".")
             if stack:
-                return getattr(getattr(config, stack), field)
+                return _resolved(getattr(config, stack), field)
             if hasattr(config, field):
                 return getattr(config, field)
-            values = [getattr(getattr(config, name), field) for name in self.stacks]
+            values = [_resolved(getattr(config, name), field) for name in self.stacks]
             if values.count(values[0]) != len(values):
                 raise Unsupported(
                     f"model_type={self.model_type!r} has one {field} for both stacks. "
@@ -496,6 +496,14 @@ class Source:
         return self.paths[0].endswith("/kernel")
 
 
+def _resolved(stack, field):
+    """A field of a stack; the biases of attention are as the others where left out."""
+    value = getattr(stack, field)
+    if value is None and field in ("attention_bias", "attention_output_bias"):
+        return stack.use_bias
+    return value
+
+
 def _differences(config, again):
     """Fields of two configs that compute differently, with both values."""
     found = {}
@@ -503,7 +511,7 @@ def _differences(config, again):
         a, b = getattr(config, field.name), getattr(again, field.name)
         if isinstance(a, StackConfig) and isinstance(b, StackConfig):
             for own in dataclasses.fields(StackConfig):
-                pair = getattr(a, own.name), getattr(b, own.name)
+                pair = _resolved(a, own.name), _resolved(b, own.name)
                 if own.name not in _TRAINING and pair[0] != pair[1]:
                     found[f"{field.name}.{own.name}"] = pair
         elif a != b and field.name != "mask_token_id":

@@ -52,6 +52,7 @@ GPT2 = Family(
     heads={
         "CausalLM": Head("GPT2LMHeadModel", {"head": "lm_head"}),
         "TextClassifier": replace(SCORE, architecture="GPT2ForSequenceClassification"),
+        "SentenceEmbedder": Head("GPT2Model", options={"pooling": "last"}),
     },
     prefix="transformer.",
     tokenizer="byte_bpe",

@@ -49,6 +49,7 @@ GPT_NEOX = Family(
         "TextClassifier": replace(
             SCORE, architecture="GPTNeoXForSequenceClassification"
         ),
+        "SentenceEmbedder": Head("GPTNeoXModel", options={"pooling": "last"}),
     },
     prefix="gpt_neox.",
     irrelevant={

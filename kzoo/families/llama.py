@@ -32,10 +32,13 @@ SCORE = Head(
 
 def heads(name, other=None):
     """The heads that transformers has of a decoder, by the names of its classes."""
-    classifier = f"{other or name}ForSequenceClassification"
+    other = other or name
     return {
         "CausalLM": Head(f"{name}ForCausalLM", {"head": "lm_head"}),
-        "TextClassifier": replace(SCORE, architecture=classifier),
+        "TextClassifier": replace(
+            SCORE, architecture=f"{other}ForSequenceClassification"
+        ),
+        "SentenceEmbedder": Head(f"{other}Model", options={"pooling": "last"}),
     }
 
 

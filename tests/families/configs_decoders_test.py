@@ -3,11 +3,17 @@
 And what kzoo does not compute is refused by name.
 """
 
+import json
+
+import numpy as np
 import pytest
 
+import kzoo
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.config import RopeScaling
 from kzoo.families import family_of
+from tests.harness import to_numpy
+from tests.parity.parity_test import written
 
 LLAMA = dict(
     architectures=["LlamaForCausalLM"],
@@ -570,3 +576,82 @@ def test_gemma_3_without_window_is_written_and_read_back():
     config = family.read_config(keys)
     assert config.decoder.attention_window is None
     assert family.read_config(family.write_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("row", "old"),
+    [
+        (
+            "llama3",
+            {
+                "rope_theta": 500.0,
+                "rope_scaling": {
+                    "type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        ),
+        ("gpt_neox", {"rotary_emb_base": 300, "rotary_pct": 0.5}),
+        ("phi3", {"rope_theta": 300, "partial_rotary_factor": 0.5}),
+        (
+            "gemma3",
+            {
+                "rope_theta": 5000,
+                "rope_local_base_freq": 50,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "sliding_window_pattern": 3,
+                "layer_types": None,
+            },
+        ),
+        ("qwen2_windows", {"layer_types": None}),
+        ("gemma2", {"rope_theta": 10000.0, "layer_types": None}),
+    ],
+)
+def test_older_keys_mean_the_same(row, old, tmp_path):
+    _, described = written(row, tmp_path)
+    new = described["config"]
+    read = family_of(new["model_type"]).read_config
+    without = {name: value for name, value in new.items() if name != "rope_parameters"}
+    if row == "qwen2_windows":
+        without["rope_parameters"] = new["rope_parameters"]
+    assert read({**without, **old}) == read(new)
+    if "rope_theta" in old and "rope_scaling" in old:
+        assert read({**without, **old, "rope_scaling": None}) != read(new)
+
+
+def test_a_language_model_becomes_a_classifier(tmp_path):
+    _, described = written("llama", tmp_path)
+    labels = ["bad", "good"]
+    with pytest.warns(UserWarning, match="head/output/kernel.*new"):
+        task = kzoo.from_preset(tmp_path, task="text_classifier", labels=labels)
+    assert task.pooling == "last"
+    assert task.loaded.unused == ("lm_head.weight",)
+    kzoo.save_hf(task, tmp_path / "back")
+    keys = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert keys["architectures"] == ["LlamaForSequenceClassification"]
+    again = kzoo.from_preset(tmp_path / "back")
+    assert type(again) is kzoo.TextClassifier and again.labels == labels
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_a_new_model_is_saved_with_plain_answers_about_its_biases(use_bias, tmp_path):
+    task = kzoo.CausalLM.from_size(
+        "tiny",
+        vocabulary_size=40,
+        positions="rotary",
+        norm="rms_norm",
+        feed_forward="gated",
+        activation="silu",
+        use_bias=use_bias,
+        embedding_scale=1.0,
+    )
+    assert task.config.decoder.attention_bias is None
+    assert kzoo.save_hf(task, tmp_path, "llama") == "llama"
+    keys = json.loads((tmp_path / "config.json").read_text())
+    assert keys["attention_bias"] is keys["mlp_bias"] is use_bias
+    again = kzoo.from_preset(tmp_path).named_variables()
+    for path, variable in task.named_variables().items():
+        np.testing.assert_array_equal(to_numpy(variable), to_numpy(again[path]))

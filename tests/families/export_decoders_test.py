@@ -1,4 +1,4 @@
-"""Checkpoints of every decoder's family leave as verified files, the loop included."""
+"""Checkpoints of decoders leave as verified files, whole loop included."""
 
 import keras
 import pytest

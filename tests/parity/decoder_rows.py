@@ -134,6 +134,7 @@ DECODERS = {
             "truncate": False,
         },
     ),
+    "llama_model": row("LlamaConfig", "LlamaModel", "sentence_embedder", DECODER),
     "llama_classifier": classifier("LlamaConfig", "Llama", DECODER, head_dim=6),
     "mistral": decoder("MistralConfig", "Mistral", DECODER, sliding_window=4),
     "mistral_full": decoder(
@@ -201,6 +202,9 @@ DECODERS = {
         num_key_value_heads=1,
         attention_bias=True,
         final_logit_softcapping=3.0,
+    ),
+    "gemma3_model": row(
+        "Gemma3TextConfig", "Gemma3TextModel", "sentence_embedder", GEMMA
     ),
     "gemma3_classifier": classifier("Gemma3TextConfig", "Gemma3Text", GEMMA),
     "phi3": decoder(
