@@ -111,9 +111,10 @@ def read_generation(keys, decoder_alone):
     ends = list(ends) if isinstance(ends, list) else [ends]
     if "beams" in found:
         found["early_stopping"] = keys.get("early_stopping", False) is True
-    if keys.get("do_sample") and "beams" in found:
+    draws = keys.get("do_sample") and keys.get("temperature", 1.0) > 0
+    if draws and "beams" in found:
         left["do_sample"] = True
-    elif keys.get("do_sample"):
+    elif draws:
         drawn = {name: keys.get(name, off) for name, off in _SAMPLING.items()}
         off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
         found |= {n: value for n, value in drawn.items() if value != off.get(n)}

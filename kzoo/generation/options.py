@@ -247,7 +247,8 @@ class SearchOptions:
         """The options that a caller gave, and defaults where none was given.
 
         What is given wins, also over defaults that it contradicts: those of sampling
-        where beams are asked for, and the other way round.
+        where beams are asked for, and the other way round. Stop tokens add up: those of
+        a model are its ends.
 
         Args:
             defaults: dict of options, such as `task.search_defaults`.
@@ -255,14 +256,20 @@ class SearchOptions:
         """
         kept = {name: value for name, value in defaults.items() if name not in given}
         for name, holds, others in _GIVES_WAY:
-            if name in given and given[name] is not None and holds(given[name]):
+            value = given.get(name)
+            if isinstance(value, numbers.Real) and holds(value):
                 kept = {n: value for n, value in kept.items() if n not in others}
         if given.get("forced_prefix") is not None and "forced_tokens" in kept:
             last = {p: t for p, t in kept["forced_tokens"].items() if p == -1}
             kept["forced_tokens"] = last
         limit = given.get("max_new_tokens")
-        if limit and "min_new_tokens" in kept:
-            kept["min_new_tokens"] = min(kept["min_new_tokens"], limit - 1)
+        if isinstance(limit, int) and "min_new_tokens" in kept:
+            kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit - 1, 0))
+        if defaults.get("stop_tokens") and given.get("stop_tokens"):
+            stops = given["stop_tokens"]
+            stops = [stops] if isinstance(stops, (str, int)) else stops
+            kept["stop_tokens"] = [*defaults["stop_tokens"], *stops]
+            given = {n: value for n, value in given.items() if n != "stop_tokens"}
         return cls(**{**kept, **given})
 
     def static(self):

@@ -17,6 +17,7 @@ from kzoo.checkpoints.generation_config import (
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
+from kzoo.generation import as_defaults
 from kzoo.layers.base import blank_weights, make_initializer
 from kzoo.tasks.task import CONFIG_FILE, load_task
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
@@ -72,7 +73,10 @@ def from_preset(
             they win over the checkpoint's.
 
     Returns:
-        The task. `loaded` says which variables are new (a head that the checkpoint
+        The task. What a `generation_config.json` says, or older keys of `config.json`,
+        are a language model's `search_defaults`, see
+        `kzoo.checkpoints.generation_config`; keys that cannot be followed are a
+        warning. `loaded` says which variables are new (a head that the checkpoint
         lacks, with a warning) and which tensors were not needed.
 
     Raises:
@@ -351,6 +355,10 @@ def _searches(folder, name, family, keys, config, tokenizer):
         # What a target begins with, such as a language, is the tokenizer's to say.
         forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
         found |= {"forced_tokens": forced} if forced else {}
+    try:
+        as_defaults(found)
+    except ValueError as error:
+        raise ValueError(f"What {folder} says about searches: {error}") from error
     return ({"search_defaults": found} if found else {}), config
 
 

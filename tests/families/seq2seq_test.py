@@ -305,6 +305,19 @@ def test_a_callers_options_win_over_the_checkpoints(model):
     assert drawn == model.generate(PROMPTS, temperature=1.0, seed=3, beams=1)
 
 
+def test_stop_tokens_add_up_and_contradictions_give_way():
+    over = kzoo.SearchOptions.over
+    defaults = dict(temperature=0.6, top_p=0.9, stop_tokens=[7], min_new_tokens=5)
+    made = over(defaults, dict(stop_tokens=[9], max_new_tokens=4))
+    assert (made.stop_tokens, made.min_new_tokens, made.top_p) == ([7, 9], 3, 0.9)
+    for given in (dict(beams=3), dict(temperature=0.0)):
+        made = over(defaults, given)
+        assert (made.temperature, made.top_p) == (0.0, 1.0)
+    assert over(dict(beams=4), dict(temperature=1.0)).beams == 1
+    with pytest.raises(ValueError, match="beams must be an integer"):
+        over(defaults, dict(beams="3"))
+
+
 def test_defaults_are_saved_with_a_task(model, tmp_path):
     expected = model.generate(PROMPTS)
     model.save_folder(tmp_path / "folder")
