@@ -40,23 +40,27 @@ class Stack(Model):
         initializer = make_initializer(config)
         self.shares_embedding = token_embedding is not None
 
-        def table(name, rows):
+        def table(name, rows, initializer):
             return TokenEmbedding(
                 rows,
                 config.embedding_width,
-                embeddings_initializer=initializer.clone(),
+                embeddings_initializer=initializer,
                 dtype=dtype,
                 name=name,
             )
 
         self.token_embedding = token_embedding or table(
-            "token_embedding", config.vocabulary_size
+            "token_embedding", config.vocabulary_size, initializer
         )
         if config.positions == "learned":
             rows = config.max_sequence_length + config.first_position
-            self.position_embedding = table("position_embedding", rows)
+            self.position_embedding = table(
+                "position_embedding", rows, initializer.clone()
+            )
         if config.num_segments:
-            self.segment_embedding = table("segment_embedding", config.num_segments)
+            self.segment_embedding = table(
+                "segment_embedding", config.num_segments, initializer.clone()
+            )
         if config.embedding_dim:
             self.embedding_projection = Dense(
                 config.hidden_dim,
