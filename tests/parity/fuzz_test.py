@@ -12,24 +12,11 @@ import kzoo
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.families import MODULES, family_of
 from tests.parity.odd import ILLEGAL, ILLEGAL_EVERYWHERE, LEGAL
-from tests.parity.parity_test import GOLDEN, check_logits, written
+from tests.parity.parity_test import FIRST, check_logits, written
 from tests.parity.reference import model_of, outputs, targets
 from tests.parity.rows import ROWS
 
 DRAWS = 6
-
-
-def first_rows():
-    """model_type -> the name of its first row."""
-    found = {}
-    for name in ROWS:
-        with np.load(GOLDEN / f"{name}.npz") as file:
-            config = json.loads(str(file["described"]))["config"]
-        found.setdefault(config["model_type"], name)
-    return found
-
-
-FIRST = first_rows()
 
 
 def test_every_family_has_a_row_and_is_fuzzed():

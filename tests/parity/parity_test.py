@@ -21,6 +21,19 @@ from tests.strategies import few_of
 TOLERANCE = 1e-5
 
 
+def first_rows():
+    """model_type -> the name of its first row."""
+    found = {}
+    for name in ROWS:
+        with np.load(GOLDEN / f"{name}.npz") as file:
+            config = json.loads(str(file["described"]))["config"]
+        found.setdefault(config["model_type"], name)
+    return found
+
+
+FIRST = first_rows()
+
+
 def written(name, folder):
     """A checkpoint's folder of a row, and what transformers computes from it."""
     with np.load(GOLDEN / f"{name}.npz") as file:
@@ -74,8 +87,8 @@ def test_logits_and_tokens_equal_those_of_transformers(name, tmp_path):
     given = dict(max_new_tokens=NEW_TOKENS, min_new_tokens=0, early_stopping=True)
     given |= dict(temperature=0.0, banned_tokens=[task.config.pad_token_id])
     if name not in few_of(ROWS):
-        return  # compiling two searches takes long
-    for beams in (1, 3):
+        return  # compiling a search takes long
+    for beams in (1, 3) if name in FIRST.values() else (1,):
         if f"beams_{beams}" in golden:
             made = generated(task, row, beams=beams, **given)
             assert made == without_end(golden[f"beams_{beams}"], task)
@@ -114,7 +127,6 @@ def test_what_is_saved_back_is_what_was_loaded(name, tmp_path):
     assert again.config == task.config
     if "generation" in row:
         assert again.search_defaults == task.search_defaults
-    check_logits(again, row, golden)
 
 
 def test_a_head_that_a_family_has_not_is_refused_and_nothing_is_written(tmp_path):
