@@ -14,11 +14,14 @@ class LoadReport:
         new: paths of variables that the checkpoint has not: a head that has yet to
             learn.
         unused: names of tensors that the task does not need, such as another head's.
+        said: what its files say that kzoo has in other words, to be written back:
+            `"config"` and `"generation"`, dicts of keys; `"as"`, what kzoo made of it.
     """
 
     family: str | None
     new: tuple[str, ...]
     unused: tuple[str, ...]
+    said: dict = dataclasses.field(default_factory=dict)
 
 
 def has_own_head(family, task, tensors, config):

@@ -176,7 +176,8 @@ class Family:
         modules: the table of the stacks, with names as in a model without a head.
         heads: a `Head` by the task's class; the first one is the default.
         prefix: of the stacks' names in a model with a head.
-        tokenizer: the kind of its tokenizer, where there is no `tokenizer.json`.
+        tokenizer: the kind of its tokenizer, where there is no `tokenizer.json`; of
+            several the one whose files are there.
         irrelevant: more keys that say nothing about what a model computes.
         ignored: regular expressions of tensors that hold no weights, or those of heads
             that kzoo has not.
@@ -196,7 +197,7 @@ class Family:
     modules: Mapping
     heads: Mapping
     prefix: str = ""
-    tokenizer: str = "sentencepiece"
+    tokenizer: str | tuple[str, ...] = "sentencepiece"
     irrelevant: frozenset | set = frozenset()
     ignored: tuple[str, ...] = ()
     kernels_in_out: bool = False

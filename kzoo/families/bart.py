@@ -139,7 +139,7 @@ MBART = dataclasses.replace(
             BART.heads["Seq2SeqLM"], architecture="MBartForConditionalGeneration"
         )
     },
-    tokenizer="sentencepiece",
+    tokenizer="fairseq_sentencepiece",
 )
 
 FAMILIES = {"bart": BART, "mbart": MBART}

@@ -33,7 +33,7 @@ M2M_100 = dataclasses.replace(
         special_ids(pad=1, start=2, end=2, start_key="decoder_start_token_id"),
     ),
     heads={"Seq2SeqLM": Head("M2M100ForConditionalGeneration", {"head": "lm_head"})},
-    tokenizer="sentencepiece",
+    tokenizer=("m2m100", "fairseq_sentencepiece"),  # NLLB's is the second
     searches={},
     ignored=(r".*coder\.embed_positions\.weights", r".*coder\.version"),
 )

@@ -69,7 +69,7 @@ MARIAN = dataclasses.replace(
             BART.heads["Seq2SeqLM"], architecture="MarianMTModel"
         )
     },
-    tokenizer="sentencepiece",
+    tokenizer="marian",
     searches={"forced_eos_token_id": 0},
     # Stored or not, the tables of sines are what kzoo computes.
     ignored=(r".*coder\.embed_positions\.weight",),
@@ -92,6 +92,7 @@ PEGASUS = dataclasses.replace(
             BART.heads["Seq2SeqLM"], architecture="PegasusForConditionalGeneration"
         )
     },
+    tokenizer="pegasus",
     searches={"forced_eos_token_id": 1},
 )
 

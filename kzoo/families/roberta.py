@@ -69,7 +69,7 @@ XLM_ROBERTA = dataclasses.replace(
         task: dataclasses.replace(head, architecture=f"XLM{head.architecture}")
         for task, head in ROBERTA.heads.items()
     },
-    tokenizer="sentencepiece",
+    tokenizer="fairseq_sentencepiece",
 )
 
 FAMILIES = {"roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import keras
 
+from kzoo.checkpoints.engine import LoadReport
 from kzoo.config import ModelConfig
 from kzoo.generation import CompiledFunction
 from kzoo.layers.lora import lora_merged, merged_variables
@@ -33,6 +34,7 @@ TRAINING_FIELDS = {
     "initializer_range",
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+TOKENIZER_FILE = "tokenizer_config.json"
 
 
 class Task(FineTunes, Model):
@@ -50,6 +52,7 @@ class Task(FineTunes, Model):
     architectures: tuple[str, ...]
     ignore_id = -1  # the target that losses and metrics leave out
     leaves_out_filling = True  # whether all losses and metrics do
+    loaded = None  # the `LoadReport` of a pretrained one
 
     def __init__(self, config, tokenizer=None, **kwargs):
         if config.architecture not in self.architectures:
@@ -239,12 +242,18 @@ class Task(FineTunes, Model):
             "task": type(self).__name__,
             "model": self.config.to_dict(),
             "options": self.options,
+            "dtype": self.variable_dtype,
             **self.fine_tuning_config(),
         }
+        if self.loaded is not None:
+            described["loaded"] = {
+                "family": self.loaded.family,
+                "said": self.loaded.said,
+            }
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
         else:
-            (folder / "tokenizer_config.json").unlink(missing_ok=True)
+            (folder / TOKENIZER_FILE).unlink(missing_ok=True)
         self.save_safetensors(folder / WEIGHTS_FILE)
         partial = folder / (CONFIG_FILE + ".partial")
         partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
@@ -399,9 +408,28 @@ def load_task(folder):
         FileNotFoundError: no folder, or a file is missing in it.
         ValueError: a file does not fit; it is named.
     """
+    folder = Path(folder)
+    described, kind, config = read_folder(folder)
+    has_tokenizer = (folder / TOKENIZER_FILE).is_file()
+    tokenizer = load_tokenizer(folder) if has_tokenizer else None
+    task = kind(config, tokenizer=tokenizer, **described.get("options", {}))
+    task.set_fine_tuning(described.get("fine_tuning"))
+    task.load_safetensors(folder / WEIGHTS_FILE)
+    loaded = described.get("loaded")
+    if loaded is not None:
+        task.loaded = LoadReport(loaded["family"], (), (), loaded["said"])
+    return task
+
+
+def read_folder(folder):
+    """What a folder of `save_folder` says: all of it, the task's class, its config.
+
+    Raises:
+        FileNotFoundError: no folder, or no config in it.
+        ValueError: it does not describe a task.
+    """
     import kzoo.tasks
 
-    folder = Path(folder)
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(
@@ -410,12 +438,6 @@ def load_task(folder):
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         name, config = described["task"], ModelConfig.from_dict(described["model"])
-        kind, options = getattr(kzoo.tasks, name), described.get("options", {})
+        return described, getattr(kzoo.tasks, name), config
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a kzoo task: {error}") from error
-    has_tokenizer = (folder / "tokenizer_config.json").is_file()
-    tokenizer = load_tokenizer(folder) if has_tokenizer else None
-    task = kind(config, tokenizer=tokenizer, **options)
-    task.set_fine_tuning(described.get("fine_tuning"))
-    task.load_safetensors(folder / WEIGHTS_FILE)
-    return task

@@ -1,9 +1,14 @@
 """Safetensors files of named weights: all of them, or adapters alone."""
 
 import contextlib
+import functools
 from pathlib import Path
 
 import keras
+import ml_dtypes
+import numpy as np
+
+from kzoo.checkpoints import safetensors_file
 
 
 def write_safetensors(path, variables, metadata=None):
@@ -14,17 +19,26 @@ def write_safetensors(path, variables, metadata=None):
         variables: name to variable.
         metadata: dict of strings that the file also holds.
     """
-    from safetensors.numpy import save_file
-
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {k: keras.ops.convert_to_numpy(v) for k, v in variables.items()}
+    tensors = {name: stored(variable) for name, variable in variables.items()}
     partial = path.with_name(path.name + ".partial")
     try:
-        save_file(arrays, partial, metadata=metadata)
+        safetensors_file.write(partial, tensors, metadata or {})
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def stored(variable):
+    """A variable as files take it: shape, dtype, a function that gives the array."""
+    name = keras.backend.standardize_dtype(variable.dtype)
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    return (
+        tuple(variable.shape),
+        dtype,
+        functools.partial(keras.ops.convert_to_numpy, variable),
+    )
 
 
 @contextlib.contextmanager
@@ -46,7 +60,7 @@ def open_safetensors(path):
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
 
 
-def check_shapes(file, expected, path, name):
+def check_shapes(file, expected, path, name, others=False):
     """Raises a `ValueError` that lists all that does not fit.
 
     Args:
@@ -54,13 +68,14 @@ def check_shapes(file, expected, path, name):
         expected: name to shape.
         path: of the file, for the message.
         name: of the model, likewise.
+        others: whether the file may hold more.
     """
     found = {
         key: tuple(file.get_slice(key).get_shape())
         for key in file.keys()  # noqa: SIM118  not a dict
     }
     missing = sorted(set(expected) - set(found))
-    unknown = sorted(set(found) - set(expected))
+    unknown = [] if others else sorted(set(found) - set(expected))
     shapes = [
         f"{key}: {found[key]}, expected {tuple(expected[key])}"
         for key in sorted(set(expected) & set(found))

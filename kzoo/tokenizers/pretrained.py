@@ -167,8 +167,8 @@ def _loaded(folder, kind):
         tokenizer = tokenizer.for_languages(source, target)
     known = tokenizer.conventions
     prefix, forced = known.target_prefix, folder.number("forced_bos_token_id")
-    if not prefix and forced is not None and forced != tokenizer.start_token_id:
-        prefix = (forced,)
+    if forced is not None and forced != tokenizer.start_token_id:
+        prefix = (forced,)  # what generate begins with there, whatever the settings say
     if not prefix and not known.languages and folder.config.get("is_encoder_decoder"):
         prefix = known.template.around()[0]  # BART's targets are as its sources
     ends = folder.numbers("eos_token_id")

@@ -1,10 +1,12 @@
 """`from_preset`: a checkpoint's folder as a task; `save_hf`: a task as a folder."""
 
+import dataclasses
 import json
+import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-
-import keras
+from typing import Any, NamedTuple
 
 from kzoo import tasks
 from kzoo.checkpoints.engine import LoadReport, has_own_head, load_weights, tensors_of
@@ -19,7 +21,20 @@ from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
 from kzoo.generation import as_defaults
 from kzoo.layers.base import blank_weights, make_initializer
-from kzoo.tasks.task import CONFIG_FILE, load_task
+from kzoo.layers.lora import lora_merged
+from kzoo.tasks.task import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    load_task,
+    read_folder,
+)
+from kzoo.tasks.weights_file import check_shapes, open_safetensors, stored
+from kzoo.tokenizers import (
+    load_pretrained_tokenizer,
+    load_tokenizer,
+    save_pretrained_tokenizer,
+)
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
 # A task's short name, and its class.
@@ -44,6 +59,36 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.linear.Identity": None,
 }
+_IDS = ("pad_token_id", "start_token_id", "end_token_id")
+# Keys of special tokens, which kzoo may have to see in another way.
+SPECIAL = (
+    "bos_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "pad_token_id",
+)
+# What a folder in this layout may hold.
+_MODEL_FILES = (
+    "1_Pooling/config.json",
+    "*.spm",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "config*.json",
+    "generation_config.json",
+    "merges.txt",
+    "model*.safetensors",
+    "modules.json",
+    "pytorch_model*.bin",
+    "pytorch_model.bin.index.json",
+    "sentence*.json",
+    "sentencepiece*.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer*",
+    "vocab.*",
+)
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
 
@@ -98,16 +143,22 @@ def from_preset(
     name = _task_name(family, task, keys, folder)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
-    searches, config = _searches(folder, name, family, keys, config, tokenizer)
+    if tokenizer is None and keys.get("pad_token_id") in (
+        None,
+        keys.get("eos_token_id"),
+    ):
+        warnings.warn(
+            f"{source} names no padding, or the end of a text as padding: id "
+            f"{config.pad_token_id} stands for it, and is left out of lists of ids. "
+            "Give a tokenizer, or a padding mask beside ids.",
+            stacklevel=2,
+        )
+    searches, said, config = _searches(folder, name, family, keys, config, tokenizer)
     given = options
     options = {**family.head_options(name, keys), **_labels(name, keys)}
     if name == "SentenceEmbedder":
         options |= read_pooling(folder, config)
-    if {"labels", "num_classes"} & set(given):  # one of them says the size of the head
-        options = {
-            k: v for k, v in options.items() if k not in ("labels", "num_classes")
-        }
-    options |= {**searches, **given}
+    options = {**_without_size(options, given), **searches, **given}
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(tensors)
@@ -118,7 +169,7 @@ def from_preset(
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
         variables = made.named_variables()
-        made.loaded = load_weights(
+        report = load_weights(
             family,
             name,
             variables,
@@ -127,40 +178,91 @@ def from_preset(
             _tied(made),
             new_head="num_classes" in given or "labels" in given,
         )
-    draw = make_initializer(made.config.decoder or made.config.encoder)
-    for path in made.loaded.new:
-        if path.endswith("/kernel"):
-            variables[path].assign(draw(variables[path].shape))
+    said = {"config": {k: keys[k] for k in SPECIAL if k in keys}, "generation": said}
+    made.loaded = dataclasses.replace(report, said={**said, "as": _as_loaded(made)})
+    _begin_new(made)
     _warn_of_new(made, source)
     return made
 
 
+def _as_loaded(task):
+    """What special tokens and searches are, for a look at whether they changed."""
+    ids = {name: getattr(task.config, name) for name in _IDS}
+    searches = dict(getattr(task, "search_defaults", {}))
+    return json.loads(json.dumps({**ids, "searches": searches}))
+
+
+def _without_size(options, given):
+    """Options without the labels, where those given say the size of the head."""
+    names = {"labels", "num_classes"}
+    if not names & set(given):
+        return options
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def _begin_new(task):
+    """Draws new kernels, which began as zeros."""
+    draw = make_initializer(task.config.decoder or task.config.encoder)
+    variables = task.named_variables()
+    for path in task.loaded.new:
+        if path.endswith("/kernel"):
+            variables[path].assign(draw(variables[path].shape))
+
+
 def _from_own(folder, name, dtype, tokenizer, options):
     """The task of a folder that `save_folder` wrote, or another one on its stacks."""
-    saved = load_task(folder)
-    kind = getattr(tasks, name) if name else type(saved)
-    if kind is type(saved) and not (dtype or tokenizer or options):
-        return saved
-    same = saved.options if kind is type(saved) else {}
-    if {"labels", "num_classes"} & set(
-        options
-    ):  # one of them says the size of the head
-        same = {k: v for k, v in same.items() if k not in ("labels", "num_classes")}
-    made = kind(
-        saved.config,
-        tokenizer=tokenizer or saved.tokenizer,
-        dtype=saved.dtype_policy if dtype in (None, "auto") else dtype,
-        **{**same, **options},
+    described, kind, config = read_folder(folder)
+    same = name is None or getattr(tasks, name) is kind
+    kind = kind if same else getattr(tasks, name)
+    own = described.get("options", {}) if same else {}
+    if tokenizer is None and (folder / TOKENIZER_FILE).is_file():
+        tokenizer = load_tokenizer(folder)
+    path = folder / WEIGHTS_FILE
+    adapted = described.get("fine_tuning")
+    if adapted and not same:
+        # Of the adapters another task has the sums.
+        return _on_stacks_of(load_task(folder), kind, tokenizer, dtype, options)
+    with open_safetensors(path) as file, blank_weights():
+        dtype = described.get("dtype") if dtype == "auto" else dtype
+        made = kind(
+            config,
+            tokenizer=tokenizer,
+            dtype=dtype,
+            **{**_without_size(own, options), **options},
+        )
+        made.set_fine_tuning(adapted)
+        shapes = {k: tuple(v.shape) for k, v in made.named_variables().items()}
+        stored = set(file.keys())
+        new = [
+            k
+            for k, shape in shapes.items()
+            if k.startswith("head/")
+            and (
+                not same
+                or k not in stored
+                or options
+                and tuple(file.get_slice(k).get_shape()) != shape
+            )
+        ]
+        kept = {k: shape for k, shape in shapes.items() if k not in new}
+        check_shapes(file, kept, path, made.name, others=not same or bool(new))
+        for k in kept:
+            made.named_variables()[k].assign(file.get_tensor(k))
+    loaded = described.get("loaded") or {}
+    made.loaded = LoadReport(
+        loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
     )
-    known, new = saved.named_variables(), []
-    for path, variable in made.named_variables().items():
-        fits = path in known and known[path].shape == variable.shape
-        if fits and (kind is type(saved) or not path.startswith("head/")):
-            variable.assign(known[path])
-        else:
-            new.append(path)
-    made.loaded = LoadReport(None, tuple(sorted(new)), ())
+    _begin_new(made)
     _warn_of_new(made, folder)
+    return made
+
+
+def _on_stacks_of(saved, kind, tokenizer, dtype, options):
+    made = kind(saved.config, tokenizer=tokenizer, dtype=dtype, **options)
+    made.load_encoder(saved)
+    new = [path for path in made.named_variables() if path.startswith("head/")]
+    made.loaded = LoadReport(None, tuple(sorted(new)), ())
+    _warn_of_new(made, saved.name)
     return made
 
 
@@ -207,16 +309,61 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             reasons[candidate] = str(error)
     else:
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
-    variables = {
-        path: _Read(variable) for path, variable in task.named_variables().items()
+    with lora_merged(task._flatten_layers()):
+        variables = {k: _Stored(*stored(v)) for k, v in task.named_variables().items()}
+        tensors = tensors_of(
+            described, name, variables, task.config, _tied(task), task.head is not None
+        )
+        keys |= _described(task, name) | {"architectures": [head.architecture]}
+        files = {CONFIG_FILE: keys}
+        if name in _GENERATING:
+            files[GENERATION_FILE] = _generation(task)
+        if _as_loaded(task) == (loaded.said.get("as") if loaded else None):
+            # Nothing of it has changed: it is written in the words in which it came.
+            keys |= loaded.said["config"]
+            if loaded.said["generation"]:
+                files[GENERATION_FILE] = loaded.said["generation"]
+        _write(task, Path(folder), tensors, files, max_shard_bytes)
+    return described.model_type
+
+
+def _write(task, folder, tensors, files, max_shard_bytes):
+    """Writes all files beside the folder, then moves them there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix=f".{folder.name}."
+    ) as scratch:
+        scratch = Path(scratch) / "model"
+        save_tensors(scratch, tensors, max_shard_bytes)
+        for name, content in files.items():
+            text = json.dumps(content, indent=2) + "\n"
+            (scratch / name).write_text(text, "utf-8")
+        if isinstance(task, tasks.SentenceEmbedder):
+            write_pooling(task, scratch)
+        if task.tokenizer is not None:
+            save_pretrained_tokenizer(task.tokenizer, scratch)
+        folder.mkdir(exist_ok=True)
+        written = {path.relative_to(scratch) for path in scratch.rglob("*")}
+        for pattern in _MODEL_FILES:  # of a model that stood there before
+            for path in folder.glob(pattern):
+                if path.is_file() and path.relative_to(folder) not in written:
+                    path.unlink()
+        for path in sorted(written):
+            target = folder / path
+            if (scratch / path).is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                (scratch / path).replace(target)
+
+
+def _described(task, name):
+    """Keys of what is neither of the config nor of the head's options."""
+    keys = {
+        "dtype": task.variable_dtype,
+        "is_encoder_decoder": task.config.architecture == "encoder_decoder",
     }
-    tensors = tensors_of(
-        described, name, variables, task.config, _tied(task), task.head is not None
-    )
-    keys |= {"architectures": [head.architecture], "dtype": task.variable_dtype}
-    labels = getattr(task, "labels", None)
     if name in _LABELLED:
-        labels = labels or [f"LABEL_{i}" for i in range(task.num_classes)]
+        labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         keys["id2label"] = {str(i): label for i, label in enumerate(labels)}
         keys["label2id"] = {label: i for i, label in enumerate(labels)}
     if name in _NUMBER:
@@ -227,38 +374,34 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         inverse = {own: theirs for theirs, own in _ACTIVATIONS.items()}
         named = inverse[task.output_activation]
         keys["sentence_transformers"] = {"activation_fn": named}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_tensors(folder, tensors, max_shard_bytes)
-    (folder / CONFIG_FILE).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
-    if name == "SentenceEmbedder":
-        write_pooling(task, folder)
-    if name in _GENERATING:
-        keys, unsaid = write_generation(task.search_defaults, task.config)
-        if unsaid:
-            warnings.warn(
-                f"{GENERATION_FILE} has no keys for these search_defaults, so they are "
-                f"not saved: {unsaid}.",
-                stacklevel=2,
-            )
-        text = json.dumps(keys, indent=2) + "\n"
-        (folder / GENERATION_FILE).write_text(text, "utf-8")
-    if task.tokenizer is not None:
-        from kzoo.tokenizers import save_pretrained_tokenizer
-
-        save_pretrained_tokenizer(task.tokenizer, folder)
-    return described.model_type
+    return keys
 
 
-class _Read:
+def _generation(task):
+    """What `generation_config.json` holds."""
+    stops = [*task.search_defaults.get("stop_tokens", ()), *task.own_stops]
+    searches = {**task.search_defaults, **({"stop_tokens": stops} if stops else {})}
+    if len(task.target_prefix) == 1:
+        forced = {**searches.get("forced_tokens", {}), 0: task.target_prefix[0]}
+        searches["forced_tokens"] = forced
+    keys, unsaid = write_generation(searches, task.config)
+    if len(task.target_prefix) > 1:
+        unsaid = {**unsaid, "target_prefix": task.target_prefix}
+    if unsaid:
+        warnings.warn(
+            f"{GENERATION_FILE} has no keys for these search_defaults, so they are "
+            f"not saved: {unsaid}.",
+            stacklevel=3,
+        )
+    return keys
+
+
+class _Stored(NamedTuple):
     """A variable as `tensors_of` reads it."""
 
-    def __init__(self, variable):
-        self.variable, self.shape = variable, tuple(variable.shape)
-        self.dtype = keras.backend.standardize_dtype(variable.dtype)
-
-    def read(self):
-        return keras.ops.convert_to_numpy(self.variable)
+    shape: tuple
+    dtype: Any
+    read: Callable
 
 
 def read_json(path):
@@ -317,21 +460,22 @@ def _write_options(family, name, task, keys):
             )
 
 
-def _tokenizer(folder, kind):
+def _tokenizer(folder, kinds):
     """The folder's tokenizer; `None` where it has no file of one."""
     if not any(list(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         return None
-    from kzoo.tokenizers import load_pretrained_tokenizer
-
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    kind = kinds[0] if (folder / "vocab.json").is_file() else kinds[-1]
     return load_pretrained_tokenizer(folder, kind)
 
 
 def _searches(folder, name, family, keys, config, tokenizer):
     """Options of a task for what the checkpoint says about searches, and its config."""
     if name not in _GENERATING:
-        return {}, config
+        return {}, None, config
+    written = None
     if (folder / GENERATION_FILE).is_file():
-        said = read_json(folder / GENERATION_FILE)
+        said = written = read_json(folder / GENERATION_FILE)
     else:
         said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
         if keys.get("force_bos_token_to_be_generated"):
@@ -348,18 +492,18 @@ def _searches(folder, name, family, keys, config, tokenizer):
         config = config.replace(start_token_id=start)
     if ends and ends[0] != config.pad_token_id:
         config = config.replace(end_token_id=ends[0])
-    more = [id for id in ends if id != config.end_token_id]
-    if more:
-        found["stop_tokens"] = more
-    if tokenizer is not None and tokenizer.conventions.target_prefix:
-        # What a target begins with, such as a language, is the tokenizer's to say.
+    if tokenizer is not None:
+        # What a target begins with, such as a language, and how texts end, are the
+        # tokenizer's to say, which read the same files.
         forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
         found |= {"forced_tokens": forced} if forced else {}
+    elif len(ends) > 1:
+        found["stop_tokens"] = ends[1:]
     try:
         as_defaults(found)
     except ValueError as error:
         raise ValueError(f"What {folder} says about searches: {error}") from error
-    return ({"search_defaults": found} if found else {}), config
+    return ({"search_defaults": found} if found else {}), written, config
 
 
 def _labels(name, keys):

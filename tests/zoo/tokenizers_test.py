@@ -1,0 +1,100 @@
+"""Checkpoints with their tokenizers: every layout's folder is read and written back."""
+
+import json
+import warnings
+
+import pytest
+from safetensors.numpy import save_file
+
+import kzoo
+from kzoo.families import family_of
+from tests.golden import folders as golden
+from tests.parity.weights import weight
+
+SIZES = dict(
+    d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+    decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+)  # fmt: skip
+DECODER = dict(
+    hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    num_key_value_heads=2,
+)  # fmt: skip
+# Golden folder: model_type, keys, and keys of generation_config.json.
+FOLDERS = {
+    "marian": ("marian", {**SIZES, "pad_token_id": -1}, {}),
+    "pegasus": ("pegasus", SIZES, {}),
+    "m2m100": ("m2m_100", SIZES, {}),
+    "nllb": ("m2m_100", SIZES, {}),
+    "mbart": ("mbart", SIZES, {}),
+    "bart": ("bart", SIZES, {"forced_bos_token_id": 0}),
+    "t5": ("t5", dict(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2), {}),
+    "gpt2": ("gpt2", dict(n_embd=16, n_layer=1, n_head=2, pad_token_id=-1), {}),
+    "llama3": ("llama", DECODER, {}),
+}
+
+
+def written(name, folder):
+    """A checkpoint with the golden tokenizer of a name, tiny."""
+    model_type, keys, generation = FOLDERS[name]
+    cases = golden.unpack(name, folder)
+    tokenizer = kzoo.tokenizers.load_pretrained_tokenizer(folder, cases["kind"])
+    end = tokenizer.end_token_id
+    keys = {**keys, "vocab_size": tokenizer.vocabulary_size, "eos_token_id": end}
+    if keys.get("pad_token_id") == -1:  # the end, as these files have it
+        keys["pad_token_id"] = end if model_type == "gpt2" else tokenizer.pad_token_id
+    if model_type == "llama":
+        keys["eos_token_id"] = [0, 1, end]
+    keys |= {"is_encoder_decoder": model_type not in ("gpt2", "llama")}
+    if model_type == "marian":
+        keys["decoder_start_token_id"] = keys["pad_token_id"]
+    family = family_of(model_type)
+    if (folder / "config.json").is_file():
+        keys = {**json.loads((folder / "config.json").read_text()), **keys}
+    kind = next(iter(family.heads))
+    task = getattr(kzoo, kind)(family.read_config({"model_type": model_type, **keys}))
+    shapes = {k: tuple(v.shape) for k, v in task.named_variables().items()}
+    tied = next(k for k in shapes if k.endswith("token_embedding/embeddings"))
+    sources, _ = family.sources(
+        kind, task.config, shapes, tied if task.config.tie_head else None
+    )
+    tensors = {
+        s.names[0]: weight(s.names[0], s.shape([shapes[p] for p in s.paths]))
+        for s in sources
+    }
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(
+        json.dumps({**keys, "model_type": model_type, "architectures": []})
+    )
+    if generation:
+        said = {"eos_token_id": end, "pad_token_id": keys.get("pad_token_id")}
+        (folder / "generation_config.json").write_text(
+            json.dumps({**said, **generation})
+        )
+    return keys
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_checkpoint_generates_the_same_when_it_is_saved_back(name, tmp_path):
+    folder, back = tmp_path / "in", tmp_path / "back"
+    folder.mkdir()
+    keys = written(name, folder)
+    task = kzoo.from_preset(folder)
+    texts = ["Hello world", "some text"]
+    expected = task.generate(texts, max_new_tokens=5)
+    kzoo.save_hf(task, back)
+    kept = json.loads((back / "config.json").read_text())
+    for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+        assert kept.get(key) == keys.get(key, kept.get(key)), key
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = kzoo.from_preset(back)
+    assert again.config == task.config
+    assert again.tokenizer.conventions.target_prefix == (
+        task.tokenizer.conventions.target_prefix
+    )
+    assert again.own_stops == task.own_stops
+    assert again.encode_prompts(texts) == task.encode_prompts(texts)
+    assert again.generate(texts, max_new_tokens=5) == expected
+    own = tmp_path / "own"
+    task.save_folder(own)
+    assert kzoo.from_preset(own).loaded.family == task.loaded.family
