@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
 
 CELLS = [
-    Cell(name, *cell, get_args(NormPosition)[number % 2])
+    Cell(name, *cell, get_args(NormPosition)[number % len(get_args(NormPosition))])
     for name, kind in TASKS.items()
     for number, cell in enumerate(
         itertools.product(kind.architectures, get_args(Positions), get_args(Norm))

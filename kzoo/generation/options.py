@@ -219,6 +219,15 @@ class SearchOptions:
         if places and self.forced_prefix is not None:
             raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
 
+    def with_stops(self, ids):
+        """The options with more ids that end a result; see `stop_tokens`."""
+        if not len(ids):
+            return self
+        stops = self.stop_tokens
+        single = isinstance(stops, (str, numbers.Integral))
+        stops = [stops] if single else _listed("stop_tokens", "ids", stops)
+        return dataclasses.replace(self, stop_tokens=(*dict.fromkeys([*stops, *ids]),))
+
     def behind(self, prefix, tokenizer):
         """The options with more ids in front of what is forced; see `forced_prefix`."""
         if not len(prefix):
@@ -324,9 +333,9 @@ class SearchOptions:
     def _forced(self, known, prompts):
         """int32 (1 or prompts, P), -1 where any token may stand; or None."""
         rows = [[]]
-        if self.forced_prefix is not None and len(self.forced_prefix):
-            rows = known.rows("forced_prefix", self.forced_prefix)
-            if len(rows) not in (0, 1, prompts):
+        if self.forced_prefix is not None:
+            rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
+            if len(rows) not in (1, prompts):
                 raise ValueError(
                     f"forced_prefix must be one for all, or one for each of {prompts} "
                     f"prompts. Received: {len(rows)}."

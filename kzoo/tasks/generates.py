@@ -251,12 +251,10 @@ class Generates(Task):
             )
         options = SearchOptions.over(self.search_defaults, options)
         every = (*self.own_processors, *options.processors)
-        stops = options.stop_tokens
-        stops = [stops] if isinstance(stops, (str, numbers.Integral)) else [*stops]
-        options = dataclasses.replace(
-            options, processors=every, stop_tokens=(*stops, *self.own_stops)
+        options = dataclasses.replace(options, processors=every)
+        return options.with_stops(self.own_stops).behind(
+            self.target_prefix, self.tokenizer
         )
-        return options.behind(self.target_prefix, self.tokenizer)
 
     @property
     def own_stops(self):

@@ -205,6 +205,7 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
         "min_p": "tensor(float)",
         "seed": "tensor(int64)",
         "repetition_penalty": "tensor(float)",
+        "renormalize": "tensor(bool)",
         "no_repeat_ngram_size": "tensor(int64)",
         "min_new_tokens": "tensor(int64)",
         "banned_token_ids": "tensor(int64)",

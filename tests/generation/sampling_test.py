@@ -93,7 +93,10 @@ def test_scores_are_those_of_the_model():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(temperature=-1.0), "temperature must be .* at least 0.0. Received: -1.0"),
+        (
+            dict(temperature=-1.0),
+            "temperature must be .* at least 0.0 .*Received: -1.0",
+        ),
         (dict(temperature=float("nan")), "temperature must be a finite number"),
         (dict(temperature=1.0, beams=2), "drawn with one beam.*beams=2"),
         (dict(seed=2**31), "seed must be an integer, at least -2147483648"),
