@@ -240,9 +240,9 @@ class SearchOptions:
             tokens |= dict(enumerate(prefix))
             return dataclasses.replace(self, forced_tokens=tokens)
         rows = [[]]
-        if self.forced_prefix is not None and len(self.forced_prefix):
+        if self.forced_prefix is not None:
             known = _Ids(tokenizer, tokenizer.vocabulary_size)
-            rows = known.rows("forced_prefix", self.forced_prefix)
+            rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
         rows = [[*prefix, *row] for row in rows]
         rows = rows[0] if len(rows) == 1 else rows
         return dataclasses.replace(self, forced_prefix=rows)
