@@ -135,7 +135,8 @@ def _of_text(task, sessions):
 
     def generate(x, *, batch_size=32, **options):
         texts = task._given(x)
-        asked = task._limited(task._search_options(options), task.encode_prompts(texts))
+        asked, prompts = task._search_options(options), task.encode_prompts(texts)
+        asked = task._limited(asked, options, prompts)
         options["max_new_tokens"] = asked.max_new_tokens
         given = task.search_inputs("onnx", **options)
         columns, forced = {"text": np.array(texts, object)}, given[_FORCED]

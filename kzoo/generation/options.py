@@ -256,8 +256,9 @@ class SearchOptions:
         """The options that a caller gave, and defaults where none was given.
 
         What is given wins, also over defaults that it contradicts: those of sampling
-        where beams are asked for, and the other way round. Stop tokens add up: those of
-        a model are its ends.
+        where beams are asked for, and the other way round; a search that knows its
+        prompts does the same with `max_length`. Stop tokens add up: those of a model
+        are its ends.
 
         Args:
             defaults: dict of options, such as `task.search_defaults`.
@@ -272,8 +273,11 @@ class SearchOptions:
             last = {p: t for p, t in kept["forced_tokens"].items() if p == -1}
             kept["forced_tokens"] = last
         limit = given.get("max_new_tokens")
-        if isinstance(limit, int) and "min_new_tokens" in kept:
+        if _is_int(limit) and "min_new_tokens" in kept:
             kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit - 1, 0))
+        least = given.get("min_new_tokens")
+        if _is_int(least) and (kept.get("max_new_tokens") or math.inf) <= least:
+            del kept["max_new_tokens"]
         if defaults.get("stop_tokens") and given.get("stop_tokens"):
             stops = given["stop_tokens"]
             stops = [stops] if isinstance(stops, (str, int)) else stops

@@ -131,7 +131,7 @@ class Generates(Task):
         """
         single, inputs = isinstance(inputs, str), self._given(inputs)
         texts = single or is_text(inputs)
-        options = self._search_options(options)
+        given, options = options, self._search_options(options)
         if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
             raise ValueError(
                 f"batch_size must be an integer of at least 1. Received: {batch_size}."
@@ -151,7 +151,7 @@ class Generates(Task):
                 f"Received: {progress!r}."
             )
         prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
-        options = self._limited(options, prompts)
+        options = self._limited(options, given, prompts)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
         if stream:
             if options.beams > 1 or return_scores or progress:
@@ -205,10 +205,7 @@ class Generates(Task):
             dict of numpy arrays: all inputs, of which ONNX lets those be left out that
             are off.
         """
-        options = self._search_options(options)
-        if options.max_new_tokens is None:
-            limit = self._default_limit(options)
-            options = dataclasses.replace(options, max_new_tokens=limit)
+        options = self._with_limit(self._search_options(options), options)
         if options.processors != self.own_processors:
             raise ValueError(
                 "A file holds those processors that the task had when it was exported: "
@@ -273,24 +270,32 @@ class Generates(Task):
         """The task's processors as a checked tuple."""
         return SearchOptions(processors=self.processors).processors
 
-    def _limited(self, options, prompts):
+    def _limited(self, options, given, prompts):
         """The options with a number of new tokens; the prompts are checked with it."""
         if not prompts:
             raise ValueError(
                 f"{self.name}.generate needs at least one prompt. Received: none."
             )
-        limit = options.max_new_tokens
-        if limit is None:
-            limit = self._default_limit(options, max(map(len, prompts)))
-        self._check_prompts(prompts, limit)
-        return dataclasses.replace(options, max_new_tokens=limit)
+        options = self._with_limit(options, given, max(map(len, prompts)))
+        self._check_prompts(prompts, options.max_new_tokens)
+        return options
 
-    def _default_limit(self, options, prompt=None):
-        """New tokens, where the options do not say; `prompt` as in `room`."""
-        if options.max_length is None or prompt is None and not self.config.encoder:
-            return self.room(128, prompt)
+    def _with_limit(self, options, given, prompt=None):
+        """The options with a number of new tokens, where they do not say; see `room`.
+
+        Of a minimum and a limit that contradict each other the given one is kept.
+        """
+        if options.max_new_tokens is not None:
+            return options
+        limit, least = self.room(128, prompt), options.min_new_tokens
         before = 1 if self.config.encoder else prompt
-        return self.room(max(1, options.max_length - before), prompt)
+        if options.max_length is not None and before is not None:
+            limit = self.room(max(1, options.max_length - before), prompt)
+        if least >= limit and "min_new_tokens" not in given:
+            least = limit - 1
+        elif least >= limit and "max_length" not in given:
+            limit = self.room(max(128, least + 1), prompt)
+        return dataclasses.replace(options, max_new_tokens=limit, min_new_tokens=least)
 
     def _search_batch(self, prompts, rows, arrays):
         """The arguments of a compiled search for some of the prompts."""

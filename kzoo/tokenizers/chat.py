@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import itertools
 import json
 import re
 import secrets
@@ -12,6 +13,17 @@ from tokenizers import AddedToken
 
 # More would be no chat: a template that loops for ever is stopped here.
 _MOST = 10_000_000
+_STEPS = 1_000_000
+_WIDEST = 1000
+# Methods that fill up to any width, or write what is not theirs.
+_FILLING = {
+    *("center", "expandtabs", "format", "format_map", "ljust", "rjust"),
+    *("to_bytes", "translate", "zfill"),
+}
+# Jinja's filters that a number makes long, and how many arguments stand before it.
+_WIDE = {"batch": 1, "center": 1, "indent": 1, "round": 1, "slice": 2, "wordwrap": 2}
+_WIDTH = re.compile(r"%[#0 +-]*(\d*\.)?\*|[%)][#0 +-]*(\d*\.)?\d{4}")
+_COUNT = "steps of a rendering"  # no name that a template could say
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -153,6 +165,7 @@ def _render(tokenizer, messages, add_generation_prompt, variables):
         "tools": None,
         "documents": None,
         **_plain(variables),
+        _COUNT: itertools.count(1),
     }
     try:
         parts, length = [], 0
@@ -168,7 +181,12 @@ def _render(tokenizer, messages, add_generation_prompt, variables):
         raise ValueError(
             f"The chat template does what no template may: {error}"
         ) from error
-    except (jinja2.exceptions.TemplateError, TypeError, OverflowError) as error:
+    except (
+        jinja2.exceptions.TemplateError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ValueError(
             f"The chat template refuses these messages: {error}"
         ) from error
@@ -199,18 +217,78 @@ def _compiled(template):
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return jinja2.nodes.Scope(body).set_lineno(line)
 
-    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-        """Without products that would take all memory."""
+    class Counting(jinja2.visitor.NodeTransformer):
+        """Loops that count their steps, and `~` that counts its characters."""
 
-        intercepted_binops = frozenset({"*", "**"})
+        def visit_For(self, node):
+            node = self.generic_visit(node)
+            node.iter = self._filter(node.iter, "counted")
+            return node
+
+        def visit_Concat(self, node):
+            node = self.generic_visit(node)
+            return self._filter(jinja2.nodes.List(node.nodes), "join")
+
+        def _filter(self, node, name):
+            return jinja2.nodes.Filter(node, name, [], [], None, None)
+
+    class Generator(jinja2.compiler.CodeGenerator):
+        def visit_Template(self, node, frame=None):
+            super().visit_Template(Counting().visit(node), frame)
+
+    class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """Without what would take all memory, or for ever."""
+
+        code_generator_class = Generator
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+        concat = staticmethod(_joined)
 
         def call_binop(self, context, operator, left, right):
-            if operator == "**" and abs(right) > 1000:
+            sizes = [len(x) if hasattr(x, "__len__") else None for x in (left, right)]
+            whole = all(isinstance(x, int) for x in (left, right))
+            if operator == "**" and abs(right) > _WIDEST:
                 raise OverflowError(f"A power of {right}.")
-            for value, times in ((left, right), (right, left)):
-                if hasattr(value, "__len__") and len(value) * times > _MOST:
-                    raise OverflowError(f"More than {_MOST} characters or items.")
+            if operator in ("*", "**") and whole:
+                times = right if operator == "**" else 1
+                _check(left.bit_length() * times + right.bit_length(), 10 * _WIDEST)
+            elif operator == "*":
+                for size, times in zip(sizes, (right, left)):
+                    _check(0 if size is None else size * times)
+            elif operator == "+" and None not in sizes:
+                _check(sum(sizes))
+            elif operator == "%" and isinstance(left, str):
+                _check_format(left)
             return super().call_binop(context, operator, left, right)
+
+        def is_safe_attribute(self, obj, attr, value):
+            filling = isinstance(obj, (str, bytes, int)) and attr in _FILLING
+            return not filling and super().is_safe_attribute(obj, attr, value)
+
+        def wrap_str_format(self, value):
+            return None  # so that the above is asked
+
+        def call(self, context, called, /, *args, **kwargs):
+            _count(context)
+            owner = getattr(called, "__self__", None)
+            if isinstance(called, jinja2.runtime.LoopContext):
+                args = [counted(context, each) for each in args]
+            elif isinstance(owner, str) and called.__name__ == "join":
+                return _joined(*args, between=owner)
+            elif isinstance(owner, str) and called.__name__ == "replace":
+                return _replaced(owner, *args, **kwargs)
+            return super().call(context, called, *args, **kwargs)
+
+    @jinja2.pass_context
+    def counted(context, items):
+        for item in items:
+            _count(context)
+            yield item
+
+    @jinja2.pass_context
+    def counted_range(context, *limits):
+        found = jinja2.sandbox.safe_range(*limits)
+        _count(context, len(found))
+        return found
 
     environment = Sandbox(
         trim_blocks=True,
@@ -224,6 +302,7 @@ def _compiled(template):
     def tojson(
         value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
     ):
+        _check_widths([indent])
         return json.dumps(
             value,
             ensure_ascii=ensure_ascii,
@@ -235,11 +314,78 @@ def _compiled(template):
     def strftime_now(format):
         return datetime.datetime.now().strftime(format)
 
+    def join(value, d="", attribute=None):
+        if attribute is not None:
+            value = map(jinja2.filters.make_attrgetter(environment, attribute), value)
+        return _joined(map(str, value), str(d))
+
+    def format_filter(value, *args, **kwargs):
+        _check_format(str(value))
+        return str(value) % (kwargs or args)
+
+    for name, before in _WIDE.items():
+        own = environment.filters[name]
+        environment.filters[name] = _narrow(own, before)
+    environment.filters |= {
+        "counted": counted,
+        "format": format_filter,
+        "join": join,
+        "replace": lambda s, *args: _replaced(str(s), *args),
+    }
+    environment.globals["range"] = counted_range
+    del environment.globals["lipsum"]
     # Jinja's own would write < and > of HTML in other words.
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     return environment.from_string(template)
+
+
+def _check(size, most=_MOST):
+    if size > most:
+        raise OverflowError(f"More than {most} characters, digits or items.")
+
+
+def _check_widths(values):
+    for value in values:
+        value = len(value) if isinstance(value, str) else value
+        if isinstance(value, (int, float)) and abs(value) > _WIDEST:
+            raise OverflowError(f"A width of {value}.")
+
+
+def _check_format(text):
+    if _WIDTH.search(text):
+        raise OverflowError(f"A width in {text[:80]!r}.")
+
+
+def _count(context, steps=1):
+    """Counts steps of a rendering, of its loops and calls."""
+    count = context.resolve(_COUNT)
+    if steps > _STEPS or any(next(count) > _STEPS for _ in range(steps)):
+        raise OverflowError(f"More than {_STEPS} steps.")
+
+
+def _joined(parts, between=""):
+    parts = list(parts)
+    _check(sum(map(len, parts)) + len(parts) * len(between))
+    return between.join(parts)
+
+
+def _replaced(text, old, new, count=-1):
+    times = text.count(old) if old else len(text) + 1
+    _check(len(text) + times * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _narrow(function, before):
+    """A filter of Jinja that takes no wide numbers or texts."""
+
+    @functools.wraps(function)
+    def narrow(*args, **kwargs):
+        _check_widths((*args[before:], *kwargs.values()))
+        return function(*args, **kwargs)
+
+    return narrow
 
 
 def _plain(value):

@@ -318,6 +318,26 @@ def test_stop_tokens_add_up_and_contradictions_give_way():
         over(defaults, dict(beams="3"))
 
 
+def test_a_given_length_displaces_a_default_that_contradicts_it():
+    config = kzoo.ModelConfig.from_size("tiny", "encoder_decoder", 30)
+    defaults = dict(min_new_tokens=5, max_length=14)
+    model = kzoo.Seq2SeqLM(config, search_defaults=defaults)
+    assert len(model.generate([[5, 6]], max_length=4)[0]) <= 3
+    free = {**defaults, "min_new_tokens": 20}
+    assert 20 <= len(model.generate([[5, 6]], min_new_tokens=20)[0]) <= 128
+    assert model.search_inputs(min_new_tokens=20)["max_new_tokens"] == 128
+    assert model.search_inputs(max_length=4)["min_new_tokens"] == 2
+    assert model.search_inputs()["max_new_tokens"] == 13
+    with pytest.raises(ValueError, match="min_new_tokens must be less"):
+        model.generate([[5, 6]], **free)
+    over = kzoo.SearchOptions.over(dict(max_new_tokens=9), dict(min_new_tokens=9))
+    assert (over.max_new_tokens, over.min_new_tokens) == (None, 9)
+    config = kzoo.ModelConfig.from_size("tiny", "decoder", 30)
+    model = kzoo.CausalLM(config, search_defaults=defaults)
+    assert len(model.generate([[5] * 9], max_length=12)[0]) <= 3
+    assert len(model.generate([[5] * 9], min_new_tokens=20)[0]) >= 20
+
+
 def test_defaults_are_saved_with_a_task(model, tmp_path):
     expected = model.generate(PROMPTS)
     model.save_folder(tmp_path / "folder")

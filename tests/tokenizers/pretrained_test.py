@@ -246,6 +246,75 @@ def test_a_chat_template_that_does_what_none_may_is_an_error(load):
         of(None).apply_chat_template(chat("hi"))
 
 
+BOMBS = (
+    '{% set a = "%200000000d" % 1 %}',
+    '{% set a = "%(a)-200000000d" % {"a": 1} %}',
+    '{% set a = "%.200000000f" % 1 %}',
+    '{% set a = "%*d" % (200000000, 1) %}',
+    '{% set a = "x".ljust(200000000) %}',
+    '{% set a = "x".rjust(200000000) %}',
+    '{% set a = "x"["zfill"](200000000) %}',
+    '{% set a = "{:>200000000}".format(1) %}',
+    '{% set a = "{a:>200000000}".format_map({"a": 1}) %}',
+    '{% set a = "x\\t".expandtabs(200000000) %}',
+    '{% set a = "x"|center(200000000) %}',
+    '{% set a = "x"|center(width=200000000) %}',
+    '{% set a = "x"|indent(200000000, true) %}',
+    '{% set a = "%200000000d"|format(1) %}',
+    '{% set a = ["x"]|batch(200000000, "x")|list %}',
+    '{% set a = ["x"]|slice(200000000)|list %}',
+    '{% set a = ["x"]|tojson(indent=200000000) %}',
+    "{% set a = lipsum(n=200000000) %}",
+    '{% set a = "x" * 9000000 %}{% set a = a + a %}',
+    '{% set a = "x" * 9000000 %}{% set a = a ~ a %}',
+    '{% set a = "x" * 9000000 %}{% set a %}{{ a }}{{ a }}{% endset %}',
+    '{% set a = "x" * 9000 %}{% set a = a.replace("x", a) %}',
+    '{% set a = "x" * 9000 %}{% set a = a|replace("x", a) %}',
+    '{% set a = "x" * 9000 %}{% set a = a.join(a) %}',
+    "{% set a = 2 ** 999 %}{% set a = a ** 999 %}",
+    "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}",
+    "{% for i in range(3000) %}{% for j in 'x' * 3000 if false %}{% endfor %}"
+    "{% endfor %}",
+    "{% for i in [1] recursive %}{% if loop.depth < 8 %}{{ loop([1] * 9) }}{% endif %}"
+    "{% endfor %}",
+    "{% macro f(n) %}{% if n %}{% set a = f(n - 1) ~ f(n - 1) %}{% endif %}"
+    "{% endmacro %}{{ f(25) }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+)
+
+
+@pytest.mark.parametrize("template", BOMBS)
+def test_a_chat_template_cannot_take_all_memory_or_time(load, template, monkeypatch):
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("kzoo.tokenizers.chat._STEPS", 50_000)
+    config = load("qwen")[0].get_config()
+    own = {**config["conventions"], "chat_template": template}
+    tokenizer = FastTokenizer.from_config({**config, "conventions": own})
+    with pytest.raises(ValueError, match="chat template"):
+        tokenizer.apply_chat_template(chat("hi"))
+
+
+def test_a_chat_template_writes_what_jinja_does(load):
+    pytest.importorskip("jinja2")
+    config = load("qwen")[0].get_config()
+    template = (
+        '{{ "2024 %s: %02d%%" % ("a", 7) }} {{ "%s"|format("b") }} '
+        '{{ [1, 2]|join("-") }} '
+        '{{ messages|join(",", attribute="role") }} {{ 1 ~ "c" ~ none }} {{ 7 % 4 }} '
+        '{{ "aXa".replace("a", "d") }} {{ "aa"|replace("a", "e", 1) }} {{ 2 ** 3 }} '
+        '{{ ", ".join(["f", "g"]) }} {{ [1] + [2] }} {{ "h"|center(3) }}|'
+        "{% for i in range(3) %}{{ loop.index }}/{{ loop.length }}"
+        '{{ "" if loop.last else ";" }}{% else %}none{% endfor %}'
+        "{% for i in [1, [2, [3]]] recursive %}"
+        "{{ i if i is number else loop(i) }}{% endfor %}"
+    )
+    own = {**config["conventions"], "chat_template": template}
+    tokenizer = FastTokenizer.from_config({**config, "conventions": own})
+    assert tokenizer.apply_chat_template(chat("hi")) == (
+        "2024 a: 07% b 1-2 user 1cNone 3 dXd ea 8 f, g [1, 2]  h |1/3;2/3;3/3123"
+    )
+
+
 def test_a_template_that_reads_how_a_message_begins_is_still_exact(load):
     pytest.importorskip("jinja2")
     config = load("qwen")[0].get_config()
