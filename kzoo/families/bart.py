@@ -117,6 +117,10 @@ BART = Family(
         "extra_pos_embeddings",
         "force_bos_token_to_be_generated",  # of searches
         "num_hidden_layers",  # repeats encoder_layers
+        "replacing_rate",  # of distillation, as the next three
+        "save_step",
+        "student_decoder_layers",
+        "student_encoder_layers",
     },
     searches={"forced_eos_token_id": 2},
     ignored=(r"classification_head\..*", r"qa_outputs\..*", r".*coder\.version"),

@@ -59,6 +59,8 @@ GPT2 = Family(
     irrelevant={
         "embd_pdrop",  # kzoo has one rate for what is added to the residual stream
         "n_ctx",
+        "n_special",  # of the first release's code, as predict_special_tokens
+        "predict_special_tokens",
         "reorder_and_upcast_attn",  # the same numbers in another order
         "summary_activation",
         "summary_first_dropout",

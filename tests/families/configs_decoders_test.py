@@ -570,6 +570,41 @@ def test_what_is_not_computed_is_refused_by_name(name, changes, named):
         family_of(keys["model_type"]).read_config(keys)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Llama-2-7b-hf", {}),
+        ("Mistral-7B-v0.1", {"sliding_window": None}),
+        ("Phi-3-mini-4k-instruct", {"sliding_window": None}),
+    ],
+)
+def test_layer_types_that_say_what_is_computed_anyway_are_read(name, changes):
+    keys = {**PUBLISHED[name][0], **changes}
+    read = family_of(keys["model_type"]).read_config
+    full = ["full_attention"] * keys["num_hidden_layers"]
+    assert read({**keys, "layer_types": full}) == read(keys)
+    with pytest.raises(Unsupported, match="layer_types.*sliding_attention"):
+        read({**keys, "layer_types": [*full[1:], "sliding_attention"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("gpt2", {"n_special": 0, "predict_special_tokens": True, "_num_labels": 1}),
+        ("opt-125m", {"xla_device": None, "eos_token_ids": [2]}),
+        ("Llama-2-7b-hf", {"_flash_attn_2_enabled": True, "_commit_hash": "ab"}),
+        ("Llama-3.2-1B", {"unsloth_fixed": True, "unsloth_version": "2024.9"}),
+        ("SmolLM2-135M", {"transformers.js_config": {"dtype": "q4"}}),
+        ("Qwen2.5-0.5B", {"attn_implementation": None, "tf_legacy_loss": False}),
+        ("Phi-3-mini-4k-instruct", {"decoder_start_token_id": None}),
+    ],
+)
+def test_keys_that_change_nothing_are_passed_over(name, more):
+    keys = PUBLISHED[name][0]
+    read = family_of(keys["model_type"]).read_config
+    assert read({**keys, **more}) == read(keys)
+
+
 def test_gemma_3_without_window_is_written_and_read_back():
     keys = {**PUBLISHED["gemma-3-1b-pt"][0], "layer_types": ["full_attention"] * 26}
     family = family_of("gemma3_text")
