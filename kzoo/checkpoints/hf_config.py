@@ -237,7 +237,8 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""
         return {"rope_parameters": rope}
 
     names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
-    return Rule((*names, "original_max_position_embeddings"), read, write)
+    names = (*names, "original_max_position_embeddings", "hidden_size", _HEADS)
+    return Rule(names, read, write)
 
 
 _HEADS = "num_attention_heads"
@@ -386,7 +387,7 @@ def window(
         # Some classes take no None for a length, and no layer has it then.
         return {**({key: length} if length else {}), "layer_types": kinds, **turned}
 
-    names = (key, "layer_types", *(read_types or ()))
+    names = (key, "layer_types", "num_hidden_layers", *(read_types or ()))
     return Rule((*names, *([switch] if switch else ())), read, write)
 
 

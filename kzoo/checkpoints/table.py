@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.checkpoints.hf_config import REQUIRED, Key, Unsupported
 from kzoo.config import ModelConfig, StackConfig
 
 # A variable's last name, and that of the checkpoint's tensor.
@@ -245,11 +245,13 @@ class Family:
         for name, value in _ONLY.items():
             if keys.get(name, value) not in (value, None):
                 raise Unsupported(f"{name}={keys[name]!r} is not supported.")
+        # Rules that read several keys have the defaults of all.
+        keys = {**_defaults(self.rules), **keys}
         for check in self.checks:
-            check(keys)
+            _read(check, keys, keys)
         fields = dict(self.fixed)
         for rule in self.rules:
-            fields |= rule.read(keys)
+            fields |= _read(rule.read, rule.names, keys)
         own = {field.name for field in dataclasses.fields(ModelConfig)}
         model = {name: value for name, value in fields.items() if name in own}
         shared = {n: v for n, v in fields.items() if n not in own and "." not in n}
@@ -260,15 +262,21 @@ class Family:
                 if name.startswith(f"{stack}.")
             }
             decoder = stack == "decoder"
-            model[stack] = StackConfig(
-                **{
-                    "causal": decoder,
-                    "cross_attention": decoder and len(self.stacks) == 2,
-                    **shared,
-                    **special,
-                }
-            )
-        return ModelConfig(**model)
+            model[stack] = {
+                "causal": decoder,
+                "cross_attention": decoder and len(self.stacks) == 2,
+                **shared,
+                **special,
+            }
+        try:
+            for stack in self.stacks:
+                model[stack] = StackConfig(**model[stack])
+            return ModelConfig(**model)
+        except TypeError as error:
+            raise Unsupported(
+                f"A value of config.json is of another type than expected: {error}. "
+                f"Received: {keys}."
+            ) from error
 
     def write_config(self, config):
         """The keys of a `config.json` that `read_config` reads as this config.
@@ -319,7 +327,7 @@ class Family:
             return {}
         options = dict(head.options)
         for rule in head.rules:
-            options |= rule.read(keys)
+            options |= _read(rule.read, rule.names, keys)
         return options
 
     def sources(self, task, config, shapes, tied, with_prefix=True):
@@ -427,6 +435,42 @@ class Family:
             # A head's row with "^" is a module of the stacks, such as a pooler.
             names.append(_with(prefix, name) if own or name[0] == "^" else name)
         return each[0], tuple(names), order[template]
+
+
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+
+
+def _defaults(rules):
+    return {
+        rule.name: rule.default
+        for rule in rules
+        if isinstance(rule, Key) and rule.default is not REQUIRED
+    }
+
+
+def _read(read, names, keys):
+    """What `read` gives of keys; what it cannot read is said by name."""
+    try:
+        return read(keys)
+    except KeyError as error:
+        raise Unsupported(
+            f"config.json lacks {error.args[0]!r}, which is needed."
+        ) from error
+    except Unsupported:
+        raise
+    except _UNREADABLE as error:
+        values = {name: keys[name] for name in ("vocab_size", *names) if name in keys}
+        raise Unsupported(
+            f"config.json has a value that kzoo cannot read ({error}). "
+            f"Received: {values}."
+        ) from error
 
 
 def _with(prefix, name):

@@ -33,7 +33,7 @@ STACK = {
 def scaled(default):
     """The rule of the embedding's scale, where the key is left out `default`."""
     return Rule(
-        ("scale_embedding",),
+        ("scale_embedding", "d_model"),
         lambda keys: {
             "embedding_scale": math.sqrt(keys["d_model"])
             if keys.get("scale_embedding", default)

@@ -10,7 +10,7 @@ LAYER = "h.{i}"
 ATTENTION = "decoder/layer_{i}/self_attention"
 
 INNER = Rule(  # left out, or None: four times the width
-    ("n_inner",),
+    ("n_inner", "n_embd"),
     lambda keys: {"intermediate_dim": keys.get("n_inner") or 4 * keys["n_embd"]},
     lambda field_of: {"n_inner": field_of("intermediate_dim")},
 )

@@ -605,6 +605,43 @@ def test_keys_that_change_nothing_are_passed_over(name, more):
     assert read({**keys, **more}) == read(keys)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "stack"),
+    [
+        ("gpt2", dict(hidden_dim=768, intermediate_dim=3072)),
+        ("opt", dict(hidden_dim=768, norm_position="pre")),
+    ],
+)
+def test_what_is_left_out_has_its_default_in_every_rule(model_type, stack):
+    config = family_of(model_type).read_config({"vocab_size": 97})
+    assert {name: getattr(config.decoder, name) for name in stack} == stack
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "named"),
+    [
+        ("t5", dict(d_model=8, d_ff=8, num_heads=2), "lacks 'num_layers'"),
+        ("gpt2", dict(n_embd=None), "n_embd.*None"),
+        ("gpt2", dict(n_embd="768"), "hidden_dim.*'768'"),
+        ("gpt2", dict(activation_function=["gelu"]), r"activation_.*\['gelu'\]"),
+        ("gpt2", dict(eos_token_id=[]), r"eos_token_id.*\[\]"),
+        ("gpt2", dict(vocab_size=0), "vocab_size"),
+        ("opt", dict(_remove_final_layer_norm=None, hidden_size="x"), "'x'"),
+        ("qwen3", dict(rope_parameters=[[]], hidden_size=8), "lacks 'num_hidden"),
+        ("bert", dict(hidden_size={}), "hidden_dim.*{}"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_said_by_name(model_type, keys, named):
+    with pytest.raises(ValueError, match=named):
+        family_of(model_type).read_config({"vocab_size": 97, **keys})
+
+
+@pytest.mark.parametrize("model_type", [["bert"], None, {}, 3, "bart2"])
+def test_an_unknown_family_is_refused_whatever_its_type(model_type):
+    with pytest.raises(ValueError, match="model_type=.*is not supported"):
+        family_of(model_type)
+
+
 def test_gemma_3_without_window_is_written_and_read_back():
     keys = {**PUBLISHED["gemma-3-1b-pt"][0], "layer_types": ["full_attention"] * 26}
     family = family_of("gemma3_text")
