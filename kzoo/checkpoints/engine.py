@@ -1,8 +1,11 @@
 """Weights from a checkpoint's tensors to a model's variables, and back, one by one."""
 
 import dataclasses
+import math
 
 import numpy as np
+
+_STEP = 2**24  # bytes of a tensor that are compared at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +41,8 @@ def has_own_head(family, task, tensors, config):
     has_prefix = any(name.startswith(family.prefix) for name in tensors)
     (table,), heads = family.sources(task, config, {path: ()}, path, has_prefix)
     tables = [name for name in table.names if name in tensors]
-    return any(
-        name in tensors and not _equal(tensors, name, tables[0])
-        for name in heads
-        if tables
-    )
+    own = [name for name in heads if name in tensors]
+    return bool(tables and own and _different(tensors, tables[0], own))
 
 
 def load_weights(family, task, variables, tensors, config, tied, new_head=False):
@@ -54,7 +54,9 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
         variables: by path; each has a `shape` and `assign`.
         tensors: `kzoo.checkpoints.files.TensorFiles`.
         config: the `ModelConfig`.
-        tied: the path of the table that is the head, too, or `None`.
+        tied: the path of the table that is the head, too, or `None`. Of a family that
+            is `tied_by_file` it is what `has_own_head` says: a stored head is not
+            compared again.
         new_head: whether a head of another size than the checkpoint's is a new one.
 
     Returns:
@@ -67,7 +69,7 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     has_prefix = any(name.startswith(family.prefix) for name in tensors)
     sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
-    missing, wrong, new, used, same = [], [], [], set(), {}
+    missing, wrong, new, used, copies = [], [], [], set(), {}
     planned = []
     for source in sources:
         present = [name for name in source.names if name in tensors]
@@ -77,7 +79,7 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
                 (new if path.startswith("head/") else missing).append(path)
             continue
         used |= set(present)
-        same |= dict.fromkeys(present[1:], present[0])
+        copies.setdefault(present[0], []).extend(present[1:])
         if tensors.shape(present[0]) != source.shape(own):
             if new_head and source.paths[0].startswith("head/"):
                 new += source.paths
@@ -90,14 +92,14 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
     for name, other in duplicates.items():
         if name in tensors:
             used.add(name)
-            if other in tensors:
-                same[name] = other
+            if other in tensors and not family.tied_by_file:
+                copies.setdefault(other, []).append(name)
     unused = [name for name in tensors if name not in used]
     unknown = [name for name in unused if not family.known(name)]
     wrong += [
         f"{name} differs from {other}, which should be the same"
-        for name, other in same.items()
-        if not _equal(tensors, name, other)
+        for other, names in copies.items()
+        for name in _different(tensors, other, names)
     ]
     if missing or wrong or unknown:
         raise ValueError(
@@ -109,6 +111,7 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
         arrays = source.split(tensors.read(name), own, _heads(config, source))
         for path, array in zip(source.paths, arrays, strict=True):
             variables[path].assign(_for(variables[path], array))
+        del array, arrays  # before the next one is read
     return LoadReport(family.model_type, tuple(sorted(new)), tuple(sorted(unused)))
 
 
@@ -154,10 +157,25 @@ def _heads(config, source):
     return (getattr(config, stack, None) or config.decoder or config.encoder).num_heads
 
 
-def _equal(tensors, a, b):
-    if tensors.shape(a) != tensors.shape(b):
-        return False
-    return np.array_equal(tensors.read(a), tensors.read(b))
+def _different(tensors, name, others):
+    """Which of some tensors differ from one that is read once, some rows at a time."""
+    shape = tensors.shape(name)
+    different = [other for other in others if tensors.shape(other) != shape]
+    alike = [other for other in others if other not in different]
+    if not alike:
+        return different
+    parts = [(None, None)]
+    if shape:
+        row = math.prod(shape[1:]) * tensors.dtype(name).itemsize
+        rows = max(1, _STEP // max(1, row))
+        parts = [(first, first + rows) for first in range(0, shape[0], rows)]
+    for part in parts:
+        array = tensors.read(name, *part)
+        for other in list(alike):
+            if not np.array_equal(array, tensors.read(other, *part)):
+                alike.remove(other)
+                different.append(other)
+    return different
 
 
 def _for(variable, array):

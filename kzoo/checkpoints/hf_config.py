@@ -237,7 +237,8 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""
         return {"rope_parameters": rope}
 
     names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
-    return Rule((*names, "original_max_position_embeddings"), read, write)
+    names = (*names, "original_max_position_embeddings", "hidden_size", _HEADS)
+    return Rule(names, read, write)
 
 
 _HEADS = "num_attention_heads"
@@ -332,7 +333,7 @@ def window(
     Args:
         key: of the window's length.
         types: a function of a dict of all keys, to the list of the layers' types where
-            `layer_types` is left out; `None` where all have the window.
+            `layer_types` is left out; `None` where all have the window, or none.
         read_types: keys that `types` reads.
         default: the length, where it is left out.
         both_sides: the length is that of both sides, without the token itself.
@@ -345,7 +346,10 @@ def window(
             length = length // 2 + 1
         if switch is not None and not keys.get(switch):
             length = None
-        kinds = keys.get("layer_types") if types else None
+        kinds = keys.get("layer_types")
+        if types is None:
+            kind = "full_attention" if length is None else "sliding_attention"
+            _check_types(keys, kind, f"{key}={length!r}")
         if kinds is None:
             number = keys["num_hidden_layers"]
             kinds = types(keys) if types else ["sliding_attention"] * number
@@ -383,8 +387,27 @@ def window(
         # Some classes take no None for a length, and no layer has it then.
         return {**({key: length} if length else {}), "layer_types": kinds, **turned}
 
-    names = (key, *(["layer_types"] if types else ()), *(read_types or ()))
+    names = (key, "layer_types", "num_hidden_layers", *(read_types or ()))
     return Rule((*names, *([switch] if switch else ())), read, write)
+
+
+def full_attention():
+    """The rule of a family without windows, whose files may say so of each layer."""
+
+    def read(keys):
+        _check_types(keys, "full_attention", "no window")
+        return {}
+
+    return Rule(("layer_types",), read, lambda field_of: {})
+
+
+def _check_types(keys, kind, reason):
+    others = {*(keys.get("layer_types") or ())} - {kind}
+    if others:
+        raise Unsupported(
+            f"layer_types {sorted(others)} are not supported with {reason}. "
+            f"Supported: {kind!r}."
+        )
 
 
 def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):

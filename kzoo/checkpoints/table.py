@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.checkpoints.hf_config import REQUIRED, Key, Unsupported
 from kzoo.config import ModelConfig, StackConfig
 
 # A variable's last name, and that of the checkpoint's tensor.
@@ -25,19 +25,27 @@ LEAVES = {
 IRRELEVANT = {
     "_attn_implementation",
     "_attn_implementation_autoset",
+    "_commit_hash",
+    "_flash_attn_2_enabled",
     "_name_or_path",
+    "_num_labels",
     "architectures",
+    "attn_implementation",
     "auto_map",
     "cache_implementation",
     "chunk_size_feed_forward",
+    "decoder_start_token_id",  # where there are two stacks a rule reads it
     "dtype",
+    "eos_token_ids",  # of 2020; eos_token_id is read
     "finetuning_task",
     "gradient_checkpointing",
     "id2label",
     "is_encoder_decoder",
     "keys_to_ignore_at_inference",
     "label2id",
+    "language",
     "model_type",
+    "name",
     "num_labels",
     "output_attentions",
     "output_hidden_states",
@@ -46,12 +54,17 @@ IRRELEVANT = {
     "return_dict",
     "return_dict_in_generate",
     "task_specific_params",
+    "tf_legacy_loss",
     "tokenizer_class",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_bfloat16",
     "use_cache",
+    "xla_device",
     "sbert_ce_default_activation_function",  # of cross-encoders, and the next, too:
     "sentence_transformers",  # the zoo reads them
     # Of training and of searches: what generation_config.json says holds.
@@ -233,11 +246,13 @@ class Family:
         for name, value in _ONLY.items():
             if keys.get(name, value) not in (value, None):
                 raise Unsupported(f"{name}={keys[name]!r} is not supported.")
+        # Rules that read several keys have the defaults of all.
+        keys = {**_defaults(self.rules), **keys}
         for check in self.checks:
-            check(keys)
+            _read(check, keys, keys)
         fields = dict(self.fixed)
         for rule in self.rules:
-            fields |= rule.read(keys)
+            fields |= _read(rule.read, rule.names, keys)
         own = {field.name for field in dataclasses.fields(ModelConfig)}
         model = {name: value for name, value in fields.items() if name in own}
         shared = {n: v for n, v in fields.items() if n not in own and "." not in n}
@@ -248,15 +263,21 @@ class Family:
                 if name.startswith(f"{stack}.")
             }
             decoder = stack == "decoder"
-            model[stack] = StackConfig(
-                **{
-                    "causal": decoder,
-                    "cross_attention": decoder and len(self.stacks) == 2,
-                    **shared,
-                    **special,
-                }
-            )
-        return ModelConfig(**model)
+            model[stack] = {
+                "causal": decoder,
+                "cross_attention": decoder and len(self.stacks) == 2,
+                **shared,
+                **special,
+            }
+        try:
+            for stack in self.stacks:
+                model[stack] = StackConfig(**model[stack])
+            return ModelConfig(**model)
+        except TypeError as error:
+            raise Unsupported(
+                f"A value of config.json is of another type than expected: {error}. "
+                f"Received: {keys}."
+            ) from error
 
     def write_config(self, config):
         """The keys of a `config.json` that `read_config` reads as this config.
@@ -307,7 +328,7 @@ class Family:
             return {}
         options = dict(head.options)
         for rule in head.rules:
-            options |= rule.read(keys)
+            options |= _read(rule.read, rule.names, keys)
         return options
 
     def sources(self, task, config, shapes, tied, with_prefix=True):
@@ -415,6 +436,42 @@ class Family:
             # A head's row with "^" is a module of the stacks, such as a pooler.
             names.append(_with(prefix, name) if own or name[0] == "^" else name)
         return each[0], tuple(names), order[template]
+
+
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+
+
+def _defaults(rules):
+    return {
+        rule.name: rule.default
+        for rule in rules
+        if isinstance(rule, Key) and rule.default is not REQUIRED
+    }
+
+
+def _read(read, names, keys):
+    """What `read` gives of keys; what it cannot read is said by name."""
+    try:
+        return read(keys)
+    except KeyError as error:
+        raise Unsupported(
+            f"config.json lacks {error.args[0]!r}, which is needed."
+        ) from error
+    except Unsupported:
+        raise
+    except _UNREADABLE as error:
+        values = {name: keys[name] for name in ("vocab_size", *names) if name in keys}
+        raise Unsupported(
+            f"config.json has a value that kzoo cannot read ({error}). "
+            f"Received: {values}."
+        ) from error
 
 
 def _with(prefix, name):

@@ -41,7 +41,7 @@ def family_of(model_type):
     Raises:
         ValueError: an unknown one; the known ones are listed.
     """
-    if model_type not in MODULES:
+    if not isinstance(model_type, str) or model_type not in MODULES:
         raise ValueError(
             f"model_type={model_type!r} is not supported. Supported: {sorted(MODULES)}."
         )

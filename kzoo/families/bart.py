@@ -33,7 +33,7 @@ STACK = {
 def scaled(default):
     """The rule of the embedding's scale, where the key is left out `default`."""
     return Rule(
-        ("scale_embedding",),
+        ("scale_embedding", "d_model"),
         lambda keys: {
             "embedding_scale": math.sqrt(keys["d_model"])
             if keys.get("scale_embedding", default)
@@ -117,6 +117,10 @@ BART = Family(
         "extra_pos_embeddings",
         "force_bos_token_to_be_generated",  # of searches
         "num_hidden_layers",  # repeats encoder_layers
+        "replacing_rate",  # of distillation, as the next three
+        "save_step",
+        "student_decoder_layers",
+        "student_encoder_layers",
     },
     searches={"forced_eos_token_id": 2},
     ignored=(r"classification_head\..*", r"qa_outputs\..*", r".*coder\.version"),

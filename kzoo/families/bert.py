@@ -102,6 +102,14 @@ BERT = Family(
     },
     prefix="bert.",
     tokenizer="wordpiece",
+    irrelevant={  # of the first release's code; transformers reads none of them
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+    },
     ignored=(r".*embeddings\.position_ids", r"(bert\.)?pooler\..*", r"cls\.seq_.*"),
 )
 

@@ -10,7 +10,7 @@ LAYER = "h.{i}"
 ATTENTION = "decoder/layer_{i}/self_attention"
 
 INNER = Rule(  # left out, or None: four times the width
-    ("n_inner",),
+    ("n_inner", "n_embd"),
     lambda keys: {"intermediate_dim": keys.get("n_inner") or 4 * keys["n_embd"]},
     lambda field_of: {"n_inner": field_of("intermediate_dim")},
 )
@@ -59,6 +59,8 @@ GPT2 = Family(
     irrelevant={
         "embd_pdrop",  # kzoo has one rate for what is added to the residual stream
         "n_ctx",
+        "n_special",  # of the first release's code, as predict_special_tokens
+        "predict_special_tokens",
         "reorder_and_upcast_attn",  # the same numbers in another order
         "summary_activation",
         "summary_first_dropout",

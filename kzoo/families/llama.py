@@ -5,7 +5,14 @@ Also SmolLM; the base of other decoders with rotary positions and a gate.
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import Key, Only, activation, rotary, special_ids
+from kzoo.checkpoints.hf_config import (
+    Key,
+    Only,
+    activation,
+    full_attention,
+    rotary,
+    special_ids,
+)
 from kzoo.checkpoints.table import Family, Head
 
 LAYER = "layers.{i}"
@@ -61,6 +68,7 @@ LLAMA = Family(
         Key("mlp_bias", "use_bias", False),
         Only("pretraining_tp", 1, (2, 4, 8)),  # of the same sums, in another order
         Only("rope_interleaved", False),
+        full_attention(),
         rotary(),
         special_ids(start=1, end=2),
     ),

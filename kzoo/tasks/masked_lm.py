@@ -135,7 +135,8 @@ class MaskedLM(EncoderTask):
         size, unknown = self.stack.config.vocabulary_size, None
         if tokenizer is not None:
             special |= tokenizer.special_ids
-            size, unknown = tokenizer.vocabulary_size, tokenizer.unknown_token_id
+            size = min(size, tokenizer.vocabulary_size)
+            unknown = tokenizer.unknown_token_id
         ordinary = [i for i in range(size) if i not in special and i != unknown]
         if not ordinary:
             raise ValueError(

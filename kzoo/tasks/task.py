@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import warnings
 from pathlib import Path
 
 import keras
@@ -63,21 +64,16 @@ class Task(FineTunes, Model):
             )
         super().__init__(**kwargs)
         if tokenizer is not None:
-            smallest = min(
-                stack.vocabulary_size
-                for stack in (config.encoder, config.decoder)
-                if stack
-            )
+            smallest = smallest_table(config)
             if tokenizer.vocabulary_size > smallest:
-                raise ValueError(
-                    f"The tokenizer has {tokenizer.vocabulary_size} tokens, the model "
-                    f"only {smallest}. Build the model with vocabulary_size="
-                    f"{tokenizer.vocabulary_size}."
-                )
+                _refuse_or_warn(tokenizer, smallest)
             names = ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id")
             own = {name: getattr(tokenizer, name) for name in names}
             # What a vocabulary lacks, such as a mask, the model has from its config.
             own = {name: found for name, found in own.items() if found is not None}
+            for name in ("pad_token_id", "mask_token_id"):  # of which texts have none
+                if own.get(name, 0) >= smallest:
+                    del own[name]
             config = config.replace(**own)
         self.config = config
         self.tokenizer = tokenizer
@@ -399,6 +395,24 @@ def load_model(path, **kwargs):
         **kwargs: of `keras.saving.load_model`.
     """
     return keras.saving.load_model(path, **kwargs)
+
+
+def smallest_table(config):
+    """How many tokens each of a config's stacks has."""
+    stacks = (config.encoder, config.decoder)
+    return min(stack.vocabulary_size for stack in stacks if stack)
+
+
+def _refuse_or_warn(tokenizer, size):
+    said = (
+        f"The tokenizer has {tokenizer.vocabulary_size} tokens, the model only {size}"
+    )
+    if tokenizer.conventions.layout is None:
+        raise ValueError(
+            f"{said}. Build the model with vocabulary_size={tokenizer.vocabulary_size}."
+        )
+    # Published models have added tokens that they never saw, such as one of images.
+    warnings.warn(f"{said}: texts with one of the others are refused.", stacklevel=4)
 
 
 def load_task(folder):

@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 
-from kzoo.tasks.task import Task
+from kzoo.tasks.task import Task, smallest_table
 from kzoo.training import ResumableCheckpoint
 
 _WEIGHT = "sample_weight"
@@ -378,7 +378,20 @@ class LearnsText(Task):
     def _encode(self, texts, before=(), behind=()):
         """Ids of each text, between others."""
         encoded = self.text_tokenizer.encode(list(texts))
-        return [[*before, *ids, *behind] for ids in encoded]
+        return self._in_table([[*before, *ids, *behind] for ids in encoded])
+
+    def _in_table(self, rows):
+        """Rows of ids; a pretrained tokenizer may have more than its model."""
+        size = smallest_table(self.config)
+        if self.tokenizer.vocabulary_size > size:
+            wrong = sorted({i for row in rows for i in row if i >= size})
+            if wrong:
+                raise ValueError(
+                    f"Texts must be of tokens that the model has, with ids below "
+                    f"{size}. Received: {self.tokenizer.tokens(wrong)}, with the ids "
+                    f"{wrong}."
+                )
+        return rows
 
     own_template = None
 

@@ -157,6 +157,7 @@ class TokenClassifier(PredictionTask):
         around = len(before) + len(behind)
         room = None if self._limit is None else self._limit - around
         for number, pieces in enumerate(tokenizer.encode_words(sentences)):
+            self._in_table(pieces)
             pieces = [piece[:room] for piece in pieces]
             for (first, last), (begin, end) in windows(
                 [len(piece) for piece in pieces], room

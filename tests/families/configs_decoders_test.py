@@ -570,6 +570,78 @@ def test_what_is_not_computed_is_refused_by_name(name, changes, named):
         family_of(keys["model_type"]).read_config(keys)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Llama-2-7b-hf", {}),
+        ("Mistral-7B-v0.1", {"sliding_window": None}),
+        ("Phi-3-mini-4k-instruct", {"sliding_window": None}),
+    ],
+)
+def test_layer_types_that_say_what_is_computed_anyway_are_read(name, changes):
+    keys = {**PUBLISHED[name][0], **changes}
+    read = family_of(keys["model_type"]).read_config
+    full = ["full_attention"] * keys["num_hidden_layers"]
+    assert read({**keys, "layer_types": full}) == read(keys)
+    with pytest.raises(Unsupported, match="layer_types.*sliding_attention"):
+        read({**keys, "layer_types": [*full[1:], "sliding_attention"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("gpt2", {"n_special": 0, "predict_special_tokens": True, "_num_labels": 1}),
+        ("opt-125m", {"xla_device": None, "eos_token_ids": [2]}),
+        ("Llama-2-7b-hf", {"_flash_attn_2_enabled": True, "_commit_hash": "ab"}),
+        ("Llama-3.2-1B", {"unsloth_fixed": True, "unsloth_version": "2024.9"}),
+        ("SmolLM2-135M", {"transformers.js_config": {"dtype": "q4"}}),
+        ("Qwen2.5-0.5B", {"attn_implementation": None, "tf_legacy_loss": False}),
+        ("Phi-3-mini-4k-instruct", {"decoder_start_token_id": None}),
+    ],
+)
+def test_keys_that_change_nothing_are_passed_over(name, more):
+    keys = PUBLISHED[name][0]
+    read = family_of(keys["model_type"]).read_config
+    assert read({**keys, **more}) == read(keys)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "stack"),
+    [
+        ("gpt2", dict(hidden_dim=768, intermediate_dim=3072)),
+        ("opt", dict(hidden_dim=768, norm_position="pre")),
+    ],
+)
+def test_what_is_left_out_has_its_default_in_every_rule(model_type, stack):
+    config = family_of(model_type).read_config({"vocab_size": 97})
+    assert {name: getattr(config.decoder, name) for name in stack} == stack
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "named"),
+    [
+        ("t5", dict(d_model=8, d_ff=8, num_heads=2), "lacks 'num_layers'"),
+        ("gpt2", dict(n_embd=None), "n_embd.*None"),
+        ("gpt2", dict(n_embd="768"), "hidden_dim.*'768'"),
+        ("gpt2", dict(activation_function=["gelu"]), r"activation_.*\['gelu'\]"),
+        ("gpt2", dict(eos_token_id=[]), r"eos_token_id.*\[\]"),
+        ("gpt2", dict(vocab_size=0), "vocab_size"),
+        ("opt", dict(_remove_final_layer_norm=None, hidden_size="x"), "'x'"),
+        ("qwen3", dict(rope_parameters=[[]], hidden_size=8), "lacks 'num_hidden"),
+        ("bert", dict(hidden_size={}), "hidden_dim.*{}"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_said_by_name(model_type, keys, named):
+    with pytest.raises(ValueError, match=named):
+        family_of(model_type).read_config({"vocab_size": 97, **keys})
+
+
+@pytest.mark.parametrize("model_type", [["bert"], None, {}, 3, "bart2"])
+def test_an_unknown_family_is_refused_whatever_its_type(model_type):
+    with pytest.raises(ValueError, match="model_type=.*is not supported"):
+        family_of(model_type)
+
+
 def test_gemma_3_without_window_is_written_and_read_back():
     keys = {**PUBLISHED["gemma-3-1b-pt"][0], "layer_types": ["full_attention"] * 26}
     family = family_of("gemma3_text")

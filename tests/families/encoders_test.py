@@ -159,6 +159,31 @@ MODERNBERT_BASE = {
     "transformers_version": "4.48.0.dev0",
     "vocab_size": 50368,
 }
+BERT_BASE_CHINESE = {
+    "architectures": ["BertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.1,
+    "directionality": "bidi",
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "pooler_fc_size": 768,
+    "pooler_num_attention_heads": 12,
+    "pooler_num_fc_layers": 3,
+    "pooler_size_per_head": 128,
+    "pooler_type": "first_token_transform",
+    "type_vocab_size": 2,
+    "vocab_size": 21128,
+}
+# Of deepset, whose trainer wrote two keys of its own.
+ROBERTA_SQUAD2 = {**ROBERTA_BASE, "language": "english", "name": "Roberta"}
 BASE = dict(num_layers=12, hidden_dim=768, num_heads=12, intermediate_dim=3072)
 
 
@@ -179,6 +204,8 @@ BASE = dict(num_layers=12, hidden_dim=768, num_heads=12, intermediate_dim=3072)
                 positions="learned",
             ),
         ),
+        (BERT_BASE_CHINESE, (0, 101, 102, 103), dict(BASE, vocabulary_size=21128)),
+        (ROBERTA_SQUAD2, (1, 0, 2, 50264), dict(BASE, first_position=2)),
         (XLM_ROBERTA_BASE, (1, 0, 2, 250001), dict(BASE, vocabulary_size=250002)),
         (
             DISTILBERT_SST2,

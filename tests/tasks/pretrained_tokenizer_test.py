@@ -60,6 +60,24 @@ def test_encoders_read_texts_and_pairs_as_transformers_has_them(load, name, segm
         assert rows(features["segment_ids"]) == cases["pair_segments"]
 
 
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.TokenClassifier])
+def test_tokens_beyond_the_table_are_refused_where_a_text_has_them(load, kind):
+    tokenizer, _ = load("qwen")
+    size = tokenizer.vocabulary_size
+    last = tokenizer.tokens([size - 1])[0]
+    options = dict(num_classes=2) if kind is kzoo.TokenClassifier else {}
+    with pytest.warns(UserWarning, match=f"{size} tokens, the model only {size - 1}"):
+        model = make(kind, tokenizer, vocabulary_size=size - 1, **options)
+
+    def encode(text):
+        given = ([[text]], [[0]]) if options else ([text],)
+        return model.encode_examples(*given)
+
+    encode("hello")
+    with pytest.raises(ValueError, match=f"below {size - 1}.*ids .{size - 1}"):
+        encode(f"hello{last}")
+
+
 def test_cut_pairs_keep_all_that_stands_around_them(load):
     tokenizer, _ = load("roberta")
     model = make(kzoo.TextClassifier, tokenizer, num_classes=2, max_length=12)
