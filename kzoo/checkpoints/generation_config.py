@@ -5,6 +5,8 @@ tokens bound a result, not 20; and `early_stopping=False` goes on until no seque
 score better, as transformers does with "never", not until none is likely to.
 """
 
+import numbers
+
 # Keys that are options under another name, or the same; None and these values are off.
 _OPTIONS = {
     "max_length": ("max_length", None),
@@ -147,18 +149,28 @@ def read_generation(keys, decoder_alone):
     return found, ends, left
 
 
-def write_generation(options, config):
+def write_generation(options, config, tokenizer=None):
     """The keys of a `generation_config.json` that `read_generation` reads alike.
 
     Args:
         options: dict of `SearchOptions`' fields.
         config: the `ModelConfig`.
+        tokenizer: for tokens given as strings; without one they cannot be said.
 
     Returns:
         A dict; and a dict of the options that it cannot say.
     """
     options = dict(options)
-    ends = [config.end_token_id, *options.pop("stop_tokens", ())]
+    unsaid = {
+        name: options.pop(name)
+        for name in ("stop_tokens", "banned_tokens")
+        if _ids(options.get(name), tokenizer) is None
+    }
+    stops, banned = (
+        _ids(options.pop(name, None), tokenizer)
+        for name in ("stop_tokens", "banned_tokens")
+    )
+    ends = list(dict.fromkeys([config.end_token_id, *stops]))
     keys = {
         "eos_token_id": ends if len(ends) > 1 else ends[0],
         "pad_token_id": config.pad_token_id,
@@ -171,13 +183,34 @@ def write_generation(options, config):
     if options.get("temperature"):
         keys |= {"do_sample": True, "top_k": 0}
         keys |= {name: options.pop(name) for name in _SAMPLING if name in options}
-    if "early_stopping" in options:
-        keys["early_stopping"] = options.pop("early_stopping")
-    if "banned_tokens" in options:
-        keys["bad_words_ids"] = [[token] for token in options.pop("banned_tokens")]
-    forced = options.pop("forced_tokens", {})
+    if keys.get("num_beams", 1) > 1:
+        keys["early_stopping"] = options.pop("early_stopping", True)
+    words = [[token] for token in banned if token not in ends]
+    suppressed = [token for token in banned if token in ends]  # no words there
+    keys |= {"bad_words_ids": words} if words else {}
+    keys |= {"suppress_tokens": suppressed} if suppressed else {}
+    forced = options.pop("forced_tokens", None) or {}
     names = {0: "forced_bos_token_id", -1: "forced_eos_token_id"}
-    keys |= {names[place]: id for place, id in forced.items() if place in names}
-    if set(forced) - set(names):
+    ids = {place: _ids([token], tokenizer) for place, token in forced.items()}
+    if set(ids) - set(names) or None in ids.values():
         options["forced_tokens"] = forced
-    return keys, options
+    keys |= {names[p]: found[0] for p, found in ids.items() if p in names and found}
+    off = {**dict.fromkeys((*_SAMPLING, "seed"), 0), "top_p": 1, "early_stopping": True}
+    left = {name: value for name, value in options.items() if value is not None}
+    left = {n: v for n, v in left.items() if n not in off or v != off[n]}
+    return keys, {**unsaid, **left}
+
+
+def _ids(tokens, tokenizer):
+    """Ids of ids or of strings of one token each; `None` where one is no such."""
+    if tokens is None:
+        return []
+    found = []
+    for token in [tokens] if isinstance(tokens, (str, numbers.Integral)) else tokens:
+        if isinstance(token, str):
+            ids = tokenizer.encode_targets([token])[0] if tokenizer else []
+            if len(ids) != 1:
+                return None
+            (token,) = ids
+        found.append(int(token))
+    return found

@@ -5,7 +5,7 @@ import numpy as np
 from kzoo import ops
 from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import Argument, Function
-from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS
+from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
 from kzoo.tasks.task import Task
 
 
@@ -194,12 +194,15 @@ class ExportsGeneration(Exports):
         ]
 
     def _own_inputs(self):
-        """Options that the tokenizer's conventions set, where a caller does not."""
+        """Options that the tokenizer or the task sets, where a caller does not."""
         found = {}
         if self.target_prefix:
             found["forced_token_ids"] = np.array([self.target_prefix], "int32")
-        if self.own_stops:
-            found["stop_token_ids"] = np.array(self.own_stops, "int32")
+        ends = SearchOptions(stop_tokens=self.search_defaults.get("stop_tokens", ()))
+        ends = ends.arrays(self.tokenizer, self.config, 1).get("stop_token_ids", ())
+        ends = list(dict.fromkeys((*self.own_stops, *ends)))
+        if ends:
+            found["stop_token_ids"] = np.array(ends, "int32")
         return found
 
     def _checked(self, inputs):

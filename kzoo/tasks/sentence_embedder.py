@@ -36,6 +36,8 @@ class SentenceEmbedder(EncoderTask):
         pooling: `"mean"`, `"cls"`, `"max"` or `"last"`, see `kzoo.layers.Pooling`.
         normalize: whether vectors have length 1, so that dot products are cosines.
         max_length: see `EncoderTask`.
+        settings: dict of what sentence-transformers says besides, prompts and the name
+            of a similarity, which is kept for `save_hf` and not followed.
 
     Raises:
         ValueError: an unknown pooling.
@@ -64,6 +66,7 @@ class SentenceEmbedder(EncoderTask):
         pooling="mean",
         normalize=True,
         max_length=None,
+        settings=None,
         **kwargs,
     ):
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
@@ -74,13 +77,17 @@ class SentenceEmbedder(EncoderTask):
             )
         self.pooling, self.normalize = pooling, normalize
         self.pool = Pooling(pooling, dtype=self.dtype_policy)
+        # Past Layer.__setattr__, whose dicts JSON need not know.
+        object.__setattr__(self, "settings", dict(settings or {}))
         self.head = None
         self.build()
 
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        return {**super().options, "pooling": self.pooling, "normalize": self.normalize}
+        own = {"pooling": self.pooling, "normalize": self.normalize}
+        own |= {"settings": self.settings} if self.settings else {}
+        return {**super().options, **own}
 
     @property
     def output_axes(self):

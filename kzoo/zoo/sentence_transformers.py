@@ -10,6 +10,8 @@ LENGTH_FILE, PROMPTS_FILE = (
     "config_sentence_transformers.json",
 )
 _PLACES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+# What a task has as `settings`, to be written again.
+_KEPT = ("prompts", "similarity_fn_name")
 # Pooling kinds of kzoo, and their names in a file of one and of several switches.
 _KINDS = {
     "mean": "pooling_mode_mean_tokens",
@@ -44,6 +46,13 @@ def read_pooling(folder, config):
             f"{MODULES_FILE} has the modules {kinds}. Supported: {[*_PLACES]}, "
             "the last one or not."
         )
+    for kind, path in modules:
+        place, root = (folder / path).resolve(), folder.resolve()
+        if not place.is_relative_to(root) or kind == "Transformer" and place != root:
+            raise Unsupported(
+                f"{MODULES_FILE} has the {kind} in {path!r}. Supported: the "
+                "Transformer in the folder itself, and the others in folders inside it."
+            )
     options = {
         "pooling": _pooling(_read(folder / dict(modules)["Pooling"] / POOLING_FILE)),
         "normalize": "Normalize" in kinds,
@@ -54,6 +63,9 @@ def read_pooling(folder, config):
             f"default_prompt_name={prompts['default_prompt_name']!r} is not supported: "
             "give texts with what is to stand before them."
         )
+    kept = {name: prompts[name] for name in _KEPT if prompts.get(name)}
+    if kept:
+        options["settings"] = kept
     settings = _read(folder / LENGTH_FILE)
     if settings.get("do_lower_case"):
         raise Unsupported(f"do_lower_case=True of {LENGTH_FILE} is not supported.")
@@ -88,18 +100,28 @@ def write_pooling(task, folder):
     length = {"max_seq_length": task.max_length, "do_lower_case": False}
     for _, path in places:
         (folder / path).mkdir(exist_ok=True)
-    for path, content in (
-        (MODULES_FILE, modules),
-        (f"{_PLACES['Pooling']}/{POOLING_FILE}", pooling),
-        (LENGTH_FILE, length),
-    ):
+    contents = {
+        MODULES_FILE: modules,
+        f"{_PLACES['Pooling']}/{POOLING_FILE}": pooling,
+        LENGTH_FILE: length,
+    }
+    if task.settings:
+        contents[PROMPTS_FILE] = task.settings
+    for path, content in contents.items():
         text = json.dumps(content, indent=2) + "\n"
         (folder / path).write_text(text, encoding="utf-8")
 
 
 def _modules(folder):
     """Kinds of the modules, and their folders."""
-    found = _read(folder / MODULES_FILE) or []
+    found = _read(folder / MODULES_FILE, list)
+    for module in found:
+        named = isinstance(module, dict) and (module.get("type"), module.get("path"))
+        if not named or not all(isinstance(each, str) for each in named):
+            raise ValueError(
+                f"{folder / MODULES_FILE} must hold objects with a type and a path. "
+                f"Received: {module!r}."
+            )
     return [(m["type"].rpartition(".")[2], m["path"]) for m in found]
 
 
@@ -120,11 +142,16 @@ def _pooling(keys):
     )
 
 
-def _read(path):
-    """What a JSON file holds; an empty dict where there is none."""
+def _read(path, kind=dict):
+    """What a JSON file holds; an empty dict, or list, where there is none."""
     if not path.is_file():
-        return {}
+        return kind()
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"{path} must hold a {kind.__name__}. Received: {type(found).__name__}."
+        )
+    return found

@@ -279,6 +279,46 @@ def test_what_generation_config_cannot_say_is_named():
     assert found == dict(temperature=0.5, top_k=3) and ends == [1, 7] and not left
 
 
+class OneToken:
+    def encode_targets(self, texts):
+        return [[{"a": 5, "b": 1}[letter] for letter in text] for text in texts]
+
+
+@pytest.mark.parametrize(
+    "options, again, ends",
+    [
+        (dict(beams=4), dict(beams=4, early_stopping=True), [1]),
+        (dict(beams=4, early_stopping=False), None, [1]),
+        (dict(early_stopping=True), {}, [1]),
+        (dict(banned_tokens=[1]), None, [1]),
+        (dict(stop_tokens=5), {}, [1, 5]),
+        (dict(stop_tokens=["a", "b", 5, 7]), {}, [1, 5, 7]),
+        (dict(stop_tokens="a"), {}, [1, 5]),
+        (dict(banned_tokens=["a", 6]), dict(banned_tokens=[5, 6]), [1]),
+        (dict(banned_tokens="a"), dict(banned_tokens=[5]), [1]),
+        (dict(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0), {}, [1]),
+        (dict(stop_tokens=None, forced_tokens=None, forced_prefix=None), {}, [1]),
+        (dict(forced_tokens={0: "a"}), dict(forced_tokens={0: 5}), [1]),
+        (dict(forced_tokens={0: 4, -1: 1}, max_new_tokens=7), None, [1]),
+    ],
+)
+def test_search_defaults_are_read_as_they_were_written(options, again, ends):
+    config = family_of("t5").read_config(T5_SMALL)
+    keys, unsaid = write_generation(options, config, OneToken())
+    expected = options if again is None else again
+    assert read_generation(keys, False) == (expected, ends, {}) and not unsaid
+
+
+def test_texts_that_are_not_one_token_are_named():
+    config = family_of("t5").read_config(T5_SMALL)
+    options = dict(banned_tokens=["ab"], stop_tokens="ab", seed=3)
+    options |= dict(early_stopping=False)
+    assert write_generation(options, config, OneToken())[1] == options
+    options = dict(banned_tokens=["a"], stop_tokens=["a", 3])
+    keys, unsaid = write_generation(options, config)
+    assert unsaid == options and keys["eos_token_id"] == 1
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mbart")

@@ -259,3 +259,16 @@ def test_saved_models_keep_the_conventions(load, name, tmp_path):
     assert again.tokenizer.conventions == tokenizer.conventions
     assert again.template == model.template
     assert again.tokenizer.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
+
+
+def test_files_have_the_ends_of_a_tasks_defaults(load):
+    tokenizer, _ = load("gpt2")
+    (id,) = tokenizer.encode_targets(["a"])[0]
+    defaults = {"stop_tokens": ["a", 9, 9]}
+    model = make(kzoo.CausalLM, tokenizer, search_defaults=defaults)
+    found = {each.name: each.default for each in model.search_arguments()}
+    assert found["stop_token_ids"].tolist() == [id, 9]
+    model.search_defaults = {"stop_tokens": 7}
+    assert model._own_inputs()["stop_token_ids"].tolist() == [7]
+    model.search_defaults = None
+    assert not model._own_inputs()

@@ -131,6 +131,59 @@ def test_what_kzoo_has_not_is_refused_by_name(pooling, modules, files, named, tm
         kzoo.from_preset(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "place, path",
+    [
+        (0, "0_Transformer"),
+        (0, "../evil"),
+        (1, "../evil"),
+        (1, "/evil"),
+        (2, "2_Normalize/../../evil"),
+    ],
+)
+def test_modules_in_other_places_are_refused_by_name(place, path, tmp_path):
+    (tmp_path / "model").mkdir()
+    embedder(tmp_path / "model", {"pooling_mode": "mean"})
+    listed = tmp_path / "model" / "modules.json"
+    modules = json.loads(listed.read_text())
+    modules[place]["path"] = path
+    listed.write_text(json.dumps(modules))
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "config.json").write_text('{"pooling_mode": "cls"}')
+    with pytest.raises(Unsupported, match=f"in '{path}'"):
+        kzoo.from_preset(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("modules.json", ["Transformer", "Pooling"]),
+        ("modules.json", [{"path": ""}]),
+        ("modules.json", [{"type": "models.Transformer", "path": None}]),
+        ("modules.json", {"Transformer": ""}),
+        ("1_Pooling/config.json", ["mean"]),
+        ("config_sentence_transformers.json", [1]),
+        ("sentence_bert_config.json", [512]),
+    ],
+)
+def test_malformed_files_are_errors_that_name_them(name, content, tmp_path):
+    embedder(tmp_path, {"pooling_mode": "mean"}, **{name: content})
+    with pytest.raises(ValueError, match=f"{name} must hold"):
+        kzoo.from_preset(tmp_path)
+
+
+def test_prompts_and_similarity_are_kept(tmp_path):
+    said = {"prompts": {"query": "query: "}, "similarity_fn_name": "dot"}
+    name = "config_sentence_transformers.json"
+    more = {"default_prompt_name": None, "__version__": {"pytorch": "2.0"}}
+    embedder(tmp_path, {"pooling_mode": "mean"}, **{name: {**said, **more}})
+    task = kzoo.from_preset(tmp_path)
+    kzoo.save_hf(task, tmp_path / "back")
+    assert json.loads((tmp_path / "back" / name).read_text()) == said
+    task.save_folder(tmp_path / "own")
+    assert kzoo.from_preset(tmp_path / "own").settings == said
+
+
 def classifier_of_a_number(folder, **keys):
     """A folder of a sequence classifier with one number."""
     written("bert_text_regressor", folder)
