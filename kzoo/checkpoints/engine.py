@@ -112,7 +112,10 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     has_prefix = any(name.startswith(family.prefix) for name in tensors)
-    sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+    try:
+        sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+    except KeyError as error:
+        raise ValueError(f"{error.args[0]} No checkpoint of it has it.") from None
     missing, wrong, new, used, copies = [], [], [], set(), {}
     planned = []
     for source in sources:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import kzoo
 from kzoo.checkpoints import engine
 from kzoo.checkpoints.engine import check_sizes, tensors_of
 from kzoo.checkpoints.files import TensorFiles, open_tensors
@@ -57,8 +58,6 @@ def t5(tmp_path, **changes):
 
 
 def shapes_of(folder):
-    import kzoo
-
     task = kzoo.from_preset(folder)
     return task.config, {
         path: tuple(variable.shape) for path, variable in task.named_variables().items()
@@ -150,3 +149,9 @@ def test_a_variable_that_a_family_has_not_is_named_by_its_path(path, tmp_path):
     config = family.read_config(described["config"])
     with pytest.raises(ValueError, match=f"no row for {path}.*cannot be saved"):
         tensors_of(family, "CausalLM", {path: Variable((2, 2))}, config, None)
+
+
+def test_a_head_that_a_family_has_not_is_refused_by_name_when_it_is_loaded(tmp_path):
+    written("gpt2", tmp_path)
+    with pytest.raises(ValueError, match="gpt2 has no row for head/output/kernel"):
+        kzoo.from_preset(tmp_path, task="token_classifier", num_classes=2)
