@@ -45,6 +45,53 @@ def has_own_head(family, task, tensors, config):
     return bool(tables and own and _different(tensors, tables[0], own))
 
 
+def check_sizes(family, task, config, tensors):
+    """Checks what a config says of sizes, before a model of these sizes is built.
+
+    Args:
+        family: a `Family`.
+        task: the name of the task's class.
+        config: the `ModelConfig`.
+        tensors: `kzoo.checkpoints.files.TensorFiles`.
+
+    Raises:
+        ValueError: a table of tokens has another vocabulary or width than the config
+            says, or there are fewer or more layers; both are named.
+    """
+
+    def stored(path):
+        """The tensor of a path, or the name that it would have, and whether it is."""
+        (source, *_), _ = family.sources(task, config, {path: ()}, None, has_prefix)
+        found = [name for name in source.names if name in tensors]
+        return (found or source.names)[0], bool(found)
+
+    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    for stack in family.stacks:
+        own = getattr(config, stack)
+        if stack == family.stacks[0] or not config.share_embeddings:
+            name, known = stored(f"{stack}/token_embedding/embeddings")
+            expected = (own.vocabulary_size, own.embedding_dim or own.hidden_dim)
+            if known and tensors.shape(name) != expected:
+                raise ValueError(
+                    f"The config has a vocabulary of {expected[0]} and embeddings of "
+                    f"{expected[1]}, {name} is of shape {tensors.shape(name)}."
+                )
+        count = own.layer_groups or own.num_layers
+        output = "self_attention/output/kernel"
+        last, known = stored(f"{stack}/layer_{count - 1}/{output}")
+        if not known:
+            raise ValueError(
+                f"The config has {count} layers in the {stack}, but the checkpoint "
+                f"has no {last}."
+            )
+        further, known = stored(f"{stack}/layer_{count}/{output}")
+        if known:
+            raise ValueError(
+                f"The config has only {count} layers in the {stack}, but the "
+                f"checkpoint has {further}."
+            )
+
+
 def load_weights(family, task, variables, tensors, config, tied, new_head=False):
     """Sets all variables from tensors; nothing is set before all fits.
 
@@ -68,7 +115,10 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     has_prefix = any(name.startswith(family.prefix) for name in tensors)
-    sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+    try:
+        sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+    except KeyError as error:
+        raise ValueError(f"{error.args[0]} No checkpoint of it has it.") from None
     missing, wrong, new, used, copies = [], [], [], set(), {}
     planned = []
     for source in sources:

@@ -432,6 +432,11 @@ class Family:
             name = one if isinstance(one, str) else one.name
             name = name.replace("{i}", i or "")
             if not isinstance(one, Raw):
+                if leaf not in LEAVES:
+                    raise KeyError(
+                        f"{self.model_type} has no row for {path}: {leaf!r} is none of "
+                        f"{sorted(LEAVES)}."
+                    )
                 name = f"{name}.{LEAVES[leaf]}"
             # A head's row with "^" is a module of the stacks, such as a pooler.
             names.append(_with(prefix, name) if own or name[0] == "^" else name)

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import kzoo
 from kzoo.checkpoints import engine
+from kzoo.checkpoints.engine import check_sizes, tensors_of
 from kzoo.checkpoints.files import TensorFiles, open_tensors
 from kzoo.families import family_of
+from kzoo.zoo.pretrained import TASKS
 from tests.parity.parity_test import written
+from tests.parity.rows import ROWS
 
 
 class Variable:
@@ -54,8 +58,6 @@ def t5(tmp_path, **changes):
 
 
 def shapes_of(folder):
-    import kzoo
-
     task = kzoo.from_preset(folder)
     return task.config, {
         path: tuple(variable.shape) for path, variable in task.named_variables().items()
@@ -95,3 +97,61 @@ def test_a_copy_that_differs_in_its_last_row_is_found(rows, tmp_path, monkeypatc
         shapes_of(tmp_path)
     t5(tmp_path, **{"lm_head.weight": np.ascontiguousarray(other)})
     assert not shapes_of(tmp_path)[0].tie_head
+
+
+def sized(name, tmp_path, **changes):
+    """Checks a row's checkpoint against its config with other values of keys."""
+    _, described = written(name, tmp_path)
+    keys = {**described["config"], **changes}
+    family = family_of(keys["model_type"])
+    with open_tensors(tmp_path) as tensors:
+        task = TASKS[ROWS[name]["task"]]
+        check_sizes(family, task, family.read_config(keys), tensors)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_sizes_of_every_row_are_those_of_its_config(name, tmp_path):
+    sized(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "named"),
+    [
+        (
+            "gpt2",
+            {"vocab_size": 6_000_000},
+            r"6000000 and embeddings of 32, transformer.wte.weight is of .*\(97, 32\)",
+        ),
+        ("gpt2", {"n_embd": 64}, "embeddings of 64, transformer.wte.weight"),
+        ("gpt2", {"n_layer": 300}, "300 layers.*no transformer.h.299.attn.c_proj"),
+        ("gpt2", {"n_layer": 1}, "only 1 layers.*has transformer.h.1.attn.c_proj"),
+        ("t5", {"num_decoder_layers": 300}, "300 layers in the decoder.*block.299"),
+        ("bart", {"encoder_layers": 1}, "only 1 layers in the encoder.*layers.1"),
+        ("bert_masked_lm", {"vocab_size": 98}, "98.*word_embeddings"),
+        ("albert_masked_lm", {"embedding_size": 3}, "embeddings of 3, albert.embed"),
+    ],
+)
+def test_other_sizes_than_the_configs_are_refused(name, changes, named, tmp_path):
+    with pytest.raises(ValueError, match=named):
+        sized(name, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "decoder/layer_0/self_attention/query/lora_kernel_a",
+        "decoder/layer_0/adapter/kernel",
+    ],
+)
+def test_a_variable_that_a_family_has_not_is_named_by_its_path(path, tmp_path):
+    _, described = written("gpt2", tmp_path)
+    family = family_of("gpt2")
+    config = family.read_config(described["config"])
+    with pytest.raises(ValueError, match=f"no row for {path}.*cannot be saved"):
+        tensors_of(family, "CausalLM", {path: Variable((2, 2))}, config, None)
+
+
+def test_a_head_that_a_family_has_not_is_refused_by_name_when_it_is_loaded(tmp_path):
+    written("gpt2", tmp_path)
+    with pytest.raises(ValueError, match="gpt2 has no row for head/output/kernel"):
+        kzoo.from_preset(tmp_path, task="token_classifier", num_classes=2)
