@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import LoadReport, has_own_head, load_weights, tensors_of
+from kzoo.checkpoints.engine import (
+    LoadReport,
+    check_sizes,
+    has_own_head,
+    load_weights,
+    tensors_of,
+)
 from kzoo.checkpoints.files import open_tensors, save_tensors
 from kzoo.checkpoints.generation_config import (
     OLDER,
@@ -165,6 +171,7 @@ def from_preset(
         if family.tied_by_file:
             own = has_own_head(family, name, tensors, config)
             config = config.replace(tie_head=not own)
+        check_sizes(family, name, config, tensors)
         with blank_weights():
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
@@ -384,7 +391,7 @@ def _generation(task):
     if len(task.target_prefix) == 1:
         forced = {**searches.get("forced_tokens", {}), 0: task.target_prefix[0]}
         searches["forced_tokens"] = forced
-    keys, unsaid = write_generation(searches, task.config)
+    keys, unsaid = write_generation(searches, task.config, task.tokenizer)
     if len(task.target_prefix) > 1:
         unsaid = {**unsaid, "target_prefix": task.target_prefix}
     if unsaid:
@@ -528,7 +535,10 @@ def _labels(name, keys):
     labels = keys.get("id2label")
     if not labels:
         return {"num_classes": keys.get("num_labels") or 2}
-    return {"labels": [labels[str(i)] for i in range(len(labels))]}
+    names = [str(i) for i in range(len(labels))]
+    if set(labels) != set(names):
+        raise Unsupported(f"id2label must name 0 to {len(labels) - 1}: {labels}.")
+    return {"labels": [labels[name] for name in names]}
 
 
 def _count(keys):
