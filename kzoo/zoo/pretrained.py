@@ -149,9 +149,12 @@ def from_preset(
     name = _task_name(family, task, keys, folder)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, family.tokenizer)
-    if tokenizer is None and keys.get("pad_token_id") in (
-        None,
-        keys.get("eos_token_id"),
+    size = (config.decoder or config.encoder).vocabulary_size
+    made_up = config.pad_token_id in (size - 1, size - 2)  # see `special_ids`
+    if (
+        tokenizer is None
+        and made_up
+        and keys.get("pad_token_id") in (None, keys.get("eos_token_id"))
     ):
         warnings.warn(
             f"{source} names no padding, or the end of a text as padding: id "
@@ -238,23 +241,20 @@ def _from_own(folder, name, dtype, tokenizer, options):
             **{**_without_size(own, options), **options},
         )
         made.set_fine_tuning(adapted)
-        shapes = {k: tuple(v.shape) for k, v in made.named_variables().items()}
-        stored = set(file.keys())
-        new = [
-            k
-            for k, shape in shapes.items()
-            if k.startswith("head/")
-            and (
-                not same
-                or k not in stored
-                or options
-                and tuple(file.get_slice(k).get_shape()) != shape
-            )
-        ]
-        kept = {k: shape for k, shape in shapes.items() if k not in new}
-        check_shapes(file, kept, path, made.name, others=not same or bool(new))
-        for k in kept:
-            made.named_variables()[k].assign(file.get_tensor(k))
+        variables, known = made.named_variables(), set(file.keys())
+
+        def fits(name):
+            own = tuple(variables[name].shape)
+            return name in known and tuple(file.get_slice(name).get_shape()) == own
+
+        new = [k for k in variables if k.startswith("head/")]
+        if same:
+            new = [k for k in new if options and not fits(k)]
+        kept = {k: v for k, v in variables.items() if k not in new}
+        shapes = {k: tuple(v.shape) for k, v in kept.items()}
+        check_shapes(file, shapes, path, made.name, others=not same or bool(new))
+        for name, variable in kept.items():
+            variable.assign(file.get_tensor(name))
     loaded = described.get("loaded") or {}
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
