@@ -58,13 +58,6 @@ FAMILIES = {
         {**DECODER, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "sliding_window": 512},
         "MistralBackbone", "mistral", "mistral",
     ),
-    "qwen2": (
-        {
-            **DECODER, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
-            "tie_word_embeddings": True, "use_sliding_window": False,
-        },
-        "QwenBackbone", "qwen", "qwen",
-    ),
     "bart": (
         dict(
             vocab_size=20_000, d_model=1024, encoder_layers=6, decoder_layers=6,
