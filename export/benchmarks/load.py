@@ -150,7 +150,12 @@ def code_lines(path):
     skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
     with open(path, "rb") as file:
         for token in tokenize.tokenize(file.readline):
-            if token.type not in (*skipped, tokenize.INDENT, tokenize.DEDENT, 67):
+            if token.type not in (
+                *skipped,
+                tokenize.INDENT,
+                tokenize.DEDENT,
+                tokenize.ENCODING,
+            ):
                 lines |= set(range(token.start[0], token.end[0] + 1))
     return len(lines - ignored - {0})
 
