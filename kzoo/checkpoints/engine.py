@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from kzoo.checkpoints.stored import numpy_dtype
+
 _STEP = 2**24  # bytes of a tensor that are compared at once
 
 
@@ -38,7 +40,7 @@ def has_own_head(family, task, tensors, config):
     """
     stack = "encoder" if config.share_embeddings else config.architecture
     path = f"{stack}/token_embedding/embeddings"
-    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    has_prefix = _has_prefix(family, tensors)
     (table,), heads = family.sources(task, config, {path: ()}, path, has_prefix)
     tables = [name for name in table.names if name in tensors]
     own = [name for name in heads if name in tensors]
@@ -65,7 +67,7 @@ def check_sizes(family, task, config, tensors):
         found = [name for name in source.names if name in tensors]
         return (found or source.names)[0], bool(found)
 
-    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    has_prefix = _has_prefix(family, tensors)
     for stack in family.stacks:
         own = getattr(config, stack)
         if stack == family.stacks[0] or not config.share_embeddings:
@@ -114,7 +116,7 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
             shapes; all are named.
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
-    has_prefix = any(name.startswith(family.prefix) for name in tensors)
+    has_prefix = _has_prefix(family, tensors)
     try:
         sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
     except KeyError as error:
@@ -202,6 +204,11 @@ def tensors_of(family, task, variables, config, tied, with_prefix=True):
     return tensors
 
 
+def _has_prefix(family, tensors):
+    """Whether the stacks' names are those in a model with a head."""
+    return any(name.startswith(family.prefix) for name in tensors)
+
+
 def _heads(config, source):
     stack = source.paths[0].split("/")[0]
     return (getattr(config, stack, None) or config.decoder or config.encoder).num_heads
@@ -230,9 +237,5 @@ def _different(tensors, name, others):
 
 def _for(variable, array):
     """`array` in the variable's dtype: a cast here holds no second copy in float32."""
-    dtype = variable.dtype
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        dtype = ml_dtypes.bfloat16
-    return np.ascontiguousarray(array).astype(dtype, copy=False)
+    array = np.ascontiguousarray(array)
+    return array.astype(numpy_dtype(variable.dtype), copy=False)

@@ -67,7 +67,7 @@ class Key:
                     f"Supported: {list(self.values)}."
                 )
             value = self.values[value]
-        return dict.fromkeys(self.field.split(), value)
+        return dict.fromkeys(self._fields, value)
 
     def write(self, field_of):
         """Keys of fields."""
@@ -198,7 +198,7 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
     return Rule(("pad_token_id", start_key, "eos_token_id"), read, write)
 
 
-def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""):
+def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False):
     """The rule of rotary positions: one kind for all layers.
 
     It reads `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have
@@ -208,7 +208,6 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False, prefix=""
         theta: the base, where it is left out.
         part: older key of the share of a head that rotates.
         parted: its default is not 1 but this number.
-        prefix: of the fields.
     """
     share = parted or 1.0
 

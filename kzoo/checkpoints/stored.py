@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import BinaryIO
 
+import ml_dtypes
 import numpy as np
 
 _MOST_AXES = 64  # of a numpy array
@@ -98,3 +99,8 @@ class StoredTensor:
             ) from error
         array = np.ndarray(self.shape, self.dtype, data, strides=self.strides)
         return array if array.flags.aligned else array.copy()
+
+
+def numpy_dtype(name):
+    """The dtype of a name; bfloat16 and float8 are those of `ml_dtypes`."""
+    return np.dtype(getattr(ml_dtypes, name, name))

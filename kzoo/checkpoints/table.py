@@ -374,10 +374,7 @@ class Family:
                 )
             )
         duplicates = {
-            _with(prefix, a) if a[0] == "^" else a: _with(prefix, b)
-            if b[0] == "^"
-            else b
-            for a, b in head.duplicates.items()
+            _of_head(prefix, a): _of_head(prefix, b) for a, b in head.duplicates.items()
         }
         if tied is not None:
             table = next(s.names[0] for s in sources if tied in s.paths)
@@ -438,8 +435,7 @@ class Family:
                         f"{sorted(LEAVES)}."
                     )
                 name = f"{name}.{LEAVES[leaf]}"
-            # A head's row with "^" is a module of the stacks, such as a pooler.
-            names.append(_with(prefix, name) if own or name[0] == "^" else name)
+            names.append(prefix + name if own else _of_head(prefix, name))
         return each[0], tuple(names), order[template]
 
 
@@ -479,8 +475,9 @@ def _read(read, names, keys):
         ) from error
 
 
-def _with(prefix, name):
-    return prefix + name.removeprefix("^")
+def _of_head(prefix, name):
+    """A name of a head's row; with "^" it is of the stacks, such as a pooler."""
+    return prefix + name[1:] if name[0] == "^" else name
 
 
 @dataclasses.dataclass(frozen=True)

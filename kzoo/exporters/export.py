@@ -147,7 +147,7 @@ def export(
         with (
             _beside(path) as partial,
             references(chosen) as cases,
-            lora_merged(task._flatten_layers()),
+            lora_merged(task),
         ):
             target = partial / (path.with_suffix(".onnx") if single else path).name
             if format != "tf_saved_model":
@@ -296,7 +296,7 @@ def _onnx_files(path, functions, opened, said, format):
 
 def _verify_quantized(cases, paths, task, mode, report):
     """Quantises the task again, in memory, to know what the files should hold."""
-    with lora_merged(task._flatten_layers()):
+    with lora_merged(task):
         matrices, names = Matrices(mode), onnx.names_of(task)
         for function in {case.function.name: case.function for case in cases}.values():
             matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))

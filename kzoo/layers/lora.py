@@ -22,13 +22,13 @@ def has_lora(layer):
 
 
 @contextlib.contextmanager
-def lora_merged(layers):
-    """Inside, layers read one matrix where they have a matrix and adapters.
+def lora_merged(model):
+    """Inside, a model's layers read one matrix where they have that and adapters.
 
     Nothing of the layers changes, and another thread sees them as they are.
     """
     replaced = {}
-    for layer in layers:
+    for layer in model._flatten_layers():
         if has_lora(layer) and not layer.quantization_mode:
             matrix, *adapters = layer.lora_variables()
             replaced[id(matrix)] = keras.Variable(

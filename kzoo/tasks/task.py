@@ -223,7 +223,7 @@ class Task(FineTunes, Model):
                 f"{self.name} and {other.name} have different tokenizers, so an id "
                 "means another token. Build this one with the other's tokenizer."
             )
-        with lora_merged(other._flatten_layers()):
+        with lora_merged(other):
             weights = other.named_variables()
         for name, variable in self.named_variables().items():
             if name.startswith(("encoder/", "decoder/")) and name in weights:

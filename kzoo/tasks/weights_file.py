@@ -5,10 +5,9 @@ import functools
 from pathlib import Path
 
 import keras
-import ml_dtypes
-import numpy as np
 
 from kzoo.checkpoints import safetensors_file
+from kzoo.checkpoints.stored import numpy_dtype
 
 
 def write_safetensors(path, variables, metadata=None):
@@ -33,7 +32,7 @@ def write_safetensors(path, variables, metadata=None):
 def stored(variable):
     """A variable as files take it: shape, dtype, a function that gives the array."""
     name = keras.backend.standardize_dtype(variable.dtype)
-    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    dtype = numpy_dtype(name)
     return (
         tuple(variable.shape),
         dtype,

@@ -65,9 +65,10 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.linear.Identity": None,
 }
+_SIZE = {"labels", "num_classes"}  # of which one says how large a head is
 _IDS = ("pad_token_id", "start_token_id", "end_token_id")
 # Keys of special tokens, which kzoo may have to see in another way.
-SPECIAL = (
+_SPECIAL = (
     "bos_token_id",
     "decoder_start_token_id",
     "eos_token_id",
@@ -186,9 +187,9 @@ def from_preset(
             tensors,
             made.config,
             _tied(made),
-            new_head="num_classes" in given or "labels" in given,
+            new_head=bool(_SIZE & set(given)),
         )
-    said = {"config": {k: keys[k] for k in SPECIAL if k in keys}, "generation": said}
+    said = {"config": {k: keys[k] for k in _SPECIAL if k in keys}, "generation": said}
     made.loaded = dataclasses.replace(report, said={**said, "as": _as_loaded(made)})
     _begin_new(made)
     _warn_of_new(made, source)
@@ -204,10 +205,9 @@ def _as_loaded(task):
 
 def _without_size(options, given):
     """Options without the labels, where those given say the size of the head."""
-    names = {"labels", "num_classes"}
-    if not names & set(given):
+    if not _SIZE & set(given):
         return options
-    return {name: value for name, value in options.items() if name not in names}
+    return {name: value for name, value in options.items() if name not in _SIZE}
 
 
 def _begin_new(task):
@@ -300,7 +300,7 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             nothing is written.
     """
     name = type(task).__name__
-    loaded = getattr(task, "loaded", None)
+    loaded = task.loaded
     family = family or (loaded and loaded.family)
     reasons = {}
     for candidate in [family] if family else MODULES:
@@ -316,7 +316,7 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             reasons[candidate] = str(error)
     else:
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
-    with lora_merged(task._flatten_layers()):
+    with lora_merged(task):
         variables = {k: _Stored(*stored(v)) for k, v in task.named_variables().items()}
         tensors = tensors_of(
             described, name, variables, task.config, _tied(task), task.head is not None
