@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import keras
 from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
+from kzoo.exporters.beside import beside, install
 from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import batches, together
@@ -145,7 +144,7 @@ def export(
         if text:
             text_form.check_tokenizer(task, format)
         with (
-            _beside(path) as partial,
+            beside(path) as partial,
             references(chosen) as cases,
             lora_merged(task),
         ):
@@ -194,7 +193,7 @@ def export(
             }
             if not single:
                 report.save(target / _REPORT)
-            _install(partial, targets)
+            install(partial, targets)
     except OSError as error:
         raise ExportError(
             f"Could not write {path}: {error}. Nothing was left behind; free some "
@@ -454,50 +453,3 @@ def _describe(task, folder):
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     if task.tokenizer is not None:
         task.tokenizer.save(folder)
-
-
-@contextlib.contextmanager
-def _beside(path):
-    """A folder next to `path`, on the same disk, that is gone in the end.
-
-    Parent folders that were missing are made, and stay only when all went well.
-    """
-    missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield partial
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        for folder in missing:
-            with contextlib.suppress(OSError):  # another export uses it by now
-                folder.rmdir()
-        raise
-    shutil.rmtree(partial, ignore_errors=True)
-
-
-def _install(partial, targets):
-    """Moves what was made in `partial` to the targets and empties the others, or none.
-
-    The model file comes after its weights, so that it never stands without them. What
-    stood there before waits in `partial` until all has been moved.
-    """
-    made = [path for path in targets if (partial / path.name).exists()]
-    made.sort(key=_is_file_name)
-    waiting = Path(tempfile.mkdtemp(dir=partial))
-    moved = []
-    try:
-        for path in made + [path for path in targets if path not in made]:
-            moved.append((path, path.exists()))
-            if path.exists():
-                path.rename(waiting / path.name)
-            if path in made:
-                (partial / path.name).rename(path)
-    except BaseException:
-        for path, stood in reversed(moved):
-            file = partial / path.name
-            if path in made and path.exists() and not file.exists():
-                path.rename(file)
-            if stood and (waiting / path.name).exists():
-                (waiting / path.name).rename(path)
-        raise

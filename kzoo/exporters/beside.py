@@ -1,0 +1,53 @@
+"""Files are made beside their place and moved there when all is well."""
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def beside(path):
+    """A folder next to `path`, on the same disk, that is gone in the end.
+
+    Parent folders that were missing are made, and stay only when all went well.
+    """
+    missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in missing:
+            with contextlib.suppress(OSError):  # another export uses it by now
+                folder.rmdir()
+        raise
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def install(partial, targets):
+    """Moves what was made in `partial` to the targets and empties the others, or none.
+
+    The model file comes after its weights, so that it never stands without them. What
+    stood there before waits in `partial` until all has been moved.
+    """
+    made = [path for path in targets if (partial / path.name).exists()]
+    made.sort(key=lambda path: path.suffix.lower() == ".onnx")
+    waiting = Path(tempfile.mkdtemp(dir=partial))
+    moved = []
+    try:
+        for path in made + [path for path in targets if path not in made]:
+            moved.append((path, path.exists()))
+            if path.exists():
+                path.rename(waiting / path.name)
+            if path in made:
+                (partial / path.name).rename(path)
+    except BaseException:
+        for path, stood in reversed(moved):
+            file = partial / path.name
+            if path in made and path.exists() and not file.exists():
+                path.rename(file)
+            if stood and (waiting / path.name).exists():
+                (waiting / path.name).rename(path)
+        raise
