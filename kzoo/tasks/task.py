@@ -161,9 +161,14 @@ class Task(FineTunes, Model):
             }
         )
 
-    def save_safetensors(self, path):
-        """Writes the weights, float as they are, under their paths."""
-        write_safetensors(path, self.named_variables())
+    def save_safetensors(self, path, dtype=None):
+        """Writes the weights under their paths.
+
+        Args:
+            path: the file.
+            dtype: `"float32"`, `"float16"` or `"bfloat16"`; as they are by default.
+        """
+        write_safetensors(path, self.named_variables(), dtype=dtype)
 
     def load_safetensors(self, path):
         """Reads weights written by `save_safetensors`.
@@ -230,15 +235,20 @@ class Task(FineTunes, Model):
                 variable.assign(weights[name])
         return self
 
-    def save_folder(self, folder):
-        """Writes config, weights and tokenizer; `load_task` reads them back."""
+    def save_folder(self, folder, dtype=None):
+        """Writes config, weights and tokenizer; `load_task` reads them back.
+
+        Args:
+            folder: made when missing.
+            dtype: of the weights in the file, as in `save_safetensors`.
+        """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        self.save_safetensors(folder / WEIGHTS_FILE, dtype)
         described = {
             "task": type(self).__name__,
             "model": self.config.to_dict(),
             "options": self.options,
-            "dtype": self.variable_dtype,
+            "dtype": dtype or self.variable_dtype,
             **self.fine_tuning_config(),
         }
         if self.loaded is not None:
@@ -250,7 +260,6 @@ class Task(FineTunes, Model):
             self.tokenizer.save(folder)
         else:
             (folder / TOKENIZER_FILE).unlink(missing_ok=True)
-        self.save_safetensors(folder / WEIGHTS_FILE)
         partial = folder / (CONFIG_FILE + ".partial")
         partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         partial.replace(folder / CONFIG_FILE)

@@ -5,22 +5,37 @@ import functools
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from kzoo.checkpoints import safetensors_file
 from kzoo.checkpoints.stored import numpy_dtype
 
+DTYPES = ("float32", "float16", "bfloat16")
 
-def write_safetensors(path, variables, metadata=None):
-    """Writes variables by name, float as they are; beside `path`, then renamed.
+
+def write_safetensors(path, variables, metadata=None, dtype=None):
+    """Writes variables by name; beside `path`, then renamed.
 
     Args:
         path: the file; its folder is made.
         variables: name to variable.
         metadata: dict of strings that the file also holds.
+        dtype: one of `DTYPES`, to which floats are rounded; by default they stay as
+            they are.
+
+    Raises:
+        ValueError: another dtype, or a weight is too large for it; nothing is written.
     """
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"dtype must be None or one of {DTYPES}. Received: {dtype!r}.")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: stored(variable) for name, variable in variables.items()}
+    if dtype is not None:
+        tensors = {
+            name: _rounded(name, tensor, numpy_dtype(dtype))
+            for name, tensor in tensors.items()
+        }
     partial = path.with_name(path.name + ".partial")
     try:
         safetensors_file.write(partial, tensors, metadata or {})
@@ -38,6 +53,25 @@ def stored(variable):
         dtype,
         functools.partial(keras.ops.convert_to_numpy, variable),
     )
+
+
+def _rounded(name, tensor, dtype):
+    """A tensor of `stored` in another float dtype."""
+    shape, own, read = tensor
+
+    def rounded():
+        array = read()
+        with np.errstate(over="ignore"):
+            result = array.astype(dtype)
+        if not np.array_equal(np.isfinite(result), np.isfinite(array)):
+            raise ValueError(
+                f"The weight {name} is too large for {dtype}. Received: values up to "
+                f"{np.abs(array).max():.3g}. Save it with dtype='float32'."
+            )
+        return result
+
+    is_float = own.name in DTYPES or own.kind == "f"
+    return (shape, dtype, rounded) if is_float else tensor
 
 
 @contextlib.contextmanager
