@@ -30,10 +30,12 @@ _EXPORTS = {
     "TokenAutomaton": "kzoo.generation",
     "TokenClassifier": "kzoo.tasks",
     "from_preset": "kzoo.zoo",
+    "list_presets": "kzoo.zoo",
     "load_model": "kzoo.tasks",
     "load_task": "kzoo.tasks",
     "load_tokenizer": "kzoo.tokenizers",
     "save_hf": "kzoo.zoo",
+    "save_preset": "kzoo.zoo",
     "token_saliency": "kzoo.models",
 }
 

@@ -29,8 +29,8 @@ from rich.text import Text
 ModelFolder = Annotated[
     str,
     typer.Argument(
-        help="A folder that `kzoo train` wrote, one in Hugging Face's layout, or "
-        "hf://owner/name.",
+        help="A preset (see `kzoo presets`), a folder that `kzoo train` wrote, one in "
+        "Hugging Face's layout, or hf://owner/name.",
         show_default=False,
     ),
 ]
@@ -177,23 +177,37 @@ def _python_s_stderr_only():
         os.close(kept)
 
 
-def load_model(folder, kind=None, command=None):
-    """The task in a folder.
+def load_model(source, kind=None, command=None):
+    """The task that a command is given.
 
     Args:
-        folder: of `kzoo train`, or in Hugging Face's layout; or hf://owner/name.
+        source: the name of a preset; a folder of `kzoo train`, or in Hugging Face's
+            layout; or hf://owner/name.
         kind: name of the class that the command needs.
         command: the one that takes the other class.
     """
-    path = Path(folder)
-    hub = str(folder).startswith("hf://")
-    if not hub and not path.is_dir():
+    from kzoo.zoo.registry import located
+
+    folder = located(source)
+    if not str(source).startswith("hf://"):
+        check_trained(Path(folder))
+    load_keras()
+    from kzoo.zoo import from_preset
+
+    with progress(f"Loading {source}"):
+        task = from_preset(str(source))
+    if kind and type(task).__name__ != kind:
         raise Failure(
-            f"{folder} is not a folder. Expected a model as `kzoo train` writes it, a "
-            "folder in Hugging Face's layout, or hf://owner/name."
+            f"{source} is a {type(task).__name__}, and this command needs a {kind}. "
+            f"Use `kzoo {command}`."
         )
-    if not hub and not (path / "config.json").is_file():
-        training = (path / "training").is_dir()
+    return task
+
+
+def check_trained(folder):
+    """Refuses a folder without a model, before Keras is loaded."""
+    if not (folder / "config.json").is_file():
+        training = (folder / "training").is_dir()
         raise Failure(
             f"{folder} has no config.json. "
             + (
@@ -202,17 +216,6 @@ def load_model(folder, kind=None, command=None):
                 else "Expected a folder that `kzoo train` wrote."
             )
         )
-    load_keras()
-    from kzoo.zoo import from_preset
-
-    with progress(f"Loading {folder}"):
-        task = from_preset(str(folder))
-    if kind and type(task).__name__ != kind:
-        raise Failure(
-            f"{folder} is a {type(task).__name__}, and this command needs a {kind}. "
-            f"Use `kzoo {command}`."
-        )
-    return task
 
 
 class Stopwatch:

@@ -70,6 +70,7 @@ def demo(
     keras = load_keras()
     from kzoo.data import date_pairs
     from kzoo.plots import attention, training_curve
+    from kzoo.zoo.illustrations import attention_of
 
     keras.utils.set_random_seed(seed)
     with progress("Writing dates"):
@@ -94,7 +95,9 @@ def demo(
     exact = 1 - len(wrong) / len(held_out)
 
     with progress("Drawing the attention"):
-        weights, query_tokens, key_tokens = cross_attention(model, _SHOWN)
+        weights, query_tokens, key_tokens = attention_of(
+            model, _SHOWN, max_new_tokens=12
+        )
         result = "".join(query_tokens[:-1])
         attention(
             weights, query_tokens, key_tokens, title=f"{_SHOWN}  →  {result}"
@@ -114,46 +117,6 @@ def demo(
     }
     _write(out_path, summary)
     _print(out_path, model, summary, exports, result)
-
-
-def cross_attention(model, source):
-    """What the decoder reads in `source` while it writes its result.
-
-    Args:
-        model: a `Seq2SeqLM` with a tokenizer.
-        source: a text.
-
-    Returns:
-        list, a layer each, of float (1, N, T, S); T labels, the tokens written; S
-        labels, the tokens read.
-    """
-    import numpy as np
-
-    from kzoo.models import AttentionRecorder
-
-    (ids,) = model.encode_prompts([source])
-    (found,) = model.generate([ids], max_new_tokens=12)
-    config = model.config
-    with AttentionRecorder(model) as recorder:
-        model(
-            {
-                "encoder_token_ids": np.array([ids], np.int32),
-                "decoder_token_ids": np.array(
-                    [[config.start_token_id, *found]], np.int32
-                ),
-            }
-        )
-    # Row t of the weights chose token t of the result, which ends with the end token.
-    written = [*found, config.end_token_id]
-    return (
-        recorder.maps("cross_attention"),
-        ["end" if i == config.end_token_id else _token(model, i) for i in written],
-        ["end" if i == config.end_token_id else _token(model, i) for i in ids],
-    )
-
-
-def _token(model, token_id):
-    return model.tokenizer.tokens([token_id])[0]
 
 
 def _prepare(out_path):

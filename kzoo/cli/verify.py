@@ -38,7 +38,8 @@ def verify(
     against: Annotated[
         str,
         typer.Option(
-            help="The model: a folder of `kzoo train` or Hugging Face, or hf://...",
+            help="The model: a preset, a folder of `kzoo train` or Hugging Face, or "
+            "hf://...",
             show_default=False,
         ),
     ],

@@ -1,5 +1,21 @@
-"""Pretrained models: from a folder or a repository to a task, and back."""
+"""Pretrained models: from a name, a folder or a repository to a task, and back.
 
-from kzoo.zoo.pretrained import from_preset, save_hf
+Names load when first used: what kzoo ships can be listed without Keras.
+"""
 
-__all__ = ["from_preset", "save_hf"]
+import importlib
+
+_EXPORTS = {
+    "from_preset": "kzoo.zoo.pretrained",
+    "list_presets": "kzoo.zoo.registry",
+    "save_hf": "kzoo.zoo.pretrained",
+    "save_preset": "kzoo.zoo.registry",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name):
+    if name not in _EXPORTS:
+        raise AttributeError(f"kzoo.zoo has no attribute {name!r}. It has {__all__}.")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

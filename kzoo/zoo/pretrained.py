@@ -41,20 +41,9 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
+from kzoo.zoo.registry import TASKS, check_preset, located
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
-# A task's short name, and its class.
-TASKS = {
-    "causal_lm": "CausalLM",
-    "masked_lm": "MaskedLM",
-    "pair_scorer": "PairScorer",
-    "question_answering": "QuestionAnswering",
-    "sentence_embedder": "SentenceEmbedder",
-    "seq2seq_lm": "Seq2SeqLM",
-    "text_classifier": "TextClassifier",
-    "text_regressor": "TextRegressor",
-    "token_classifier": "TokenClassifier",
-}
 GENERATION_FILE = "generation_config.json"
 _GENERATING = ("CausalLM", "Seq2SeqLM")
 _LABELLED = ("TextClassifier", "TokenClassifier")
@@ -112,8 +101,10 @@ def from_preset(
     """A task with the weights of a checkpoint.
 
     Args:
-        source: a folder that `save_folder` wrote, or one in Hugging Face's layout; or
-            `hf://owner/name@revision`, which huggingface_hub loads and keeps.
+        source: the name of a preset that kzoo ships (`kzoo.list_presets()`), such as
+            `"multi30k-en-de"`; a folder that `save_folder` or `save_preset` wrote, or
+            one in Hugging Face's layout; or `hf://owner/name@revision`, which
+            huggingface_hub loads and keeps. A folder wins over a preset of its name.
         task: a key of `TASKS`, such as `"text_classifier"`; by default what the
             checkpoint was made for.
         dtype: of the weights and what is computed, such as `"bfloat16"`, or a Keras
@@ -133,14 +124,20 @@ def from_preset(
 
     Raises:
         ValueError: an unknown task or family; a key of the config that kzoo does not
-            know, or cannot compute; weights that do not fit, all of them named.
-        FileNotFoundError: no such folder, or a file is missing in it.
+            know, or cannot compute; weights that do not fit, all of them named; a file
+            of a preset that is not as it was written.
+        FileNotFoundError: no such folder or preset, or a file is missing in it.
+
+    Example:
+        >>> translator = kzoo.from_preset("multi30k-en-de")
+        >>> translator.generate("A man rides a bike.", beams=4)
     """
-    folder = Path(local_folder(source, revision=revision, token=token))
+    folder = Path(local_folder(located(source), revision=revision, token=token))
     keys = read_json(folder / CONFIG_FILE)
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if "model_type" not in keys:
+        check_preset(folder, whole=not str(source).startswith("hf://"))
         return _from_own(folder, task and TASKS[task], dtype, tokenizer, options)
     try:
         family = family_of(keys["model_type"])

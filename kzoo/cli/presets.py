@@ -1,0 +1,87 @@
+"""`kzoo presets`."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from kzoo.cli.console import help_text, note, one_line_errors, out
+
+HELP = help_text("""
+List the presets: small models that kzoo trained and ships, which need no network.
+
+A preset's name stands wherever a command takes a model. Its licence is that of the
+texts it was trained on; what is marked "research only" may be used for nothing else.
+The score is the main one of its card, README.md in the preset's folder.
+
+[bold]Examples[/bold]
+
+  kzoo presets
+  kzoo presets --task seq2seq_lm
+  kzoo presets --architecture decoder --json
+  kzoo translate multi30k-en-de "A man rides a bike."
+""")
+
+
+@one_line_errors
+def presets(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK", help="Only of this task, such as text_classifier."
+        ),
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Only encoder, decoder or encoder_decoder."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with all that is known.")
+    ] = False,
+):
+    """Runs the command."""
+    from kzoo.zoo.registry import list_presets
+
+    found = list_presets(task, architecture)
+    if as_json:
+        shown = [preset.to_dict() for preset in found]
+        out.print_json(json.dumps(shown, ensure_ascii=False))
+        return
+    if not found:
+        note("No preset: none of these is shipped with this installation.")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("preset", "task", "size", "score"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("licence of its data", overflow="fold")
+    for preset in found:
+        table.add_row(
+            _cell(preset.name, preset.title, "bold"),
+            _cell(preset.task, preset.architecture),
+            _cell(
+                f"{preset.bytes / 1e6:.1f} MB",
+                f"{preset.parameters / 1e6:.1f} M weights",
+            ),
+            _score(preset.score),
+            _cell(
+                preset.licence or "not stated",
+                "research only" if preset.research_only else "",
+                below="yellow",
+            ),
+        )
+    out.print(table)
+
+
+def _cell(first, second, above="", below="dim"):
+    return Text.assemble((first, above), "\n" if second else "", (second, below))
+
+
+def _score(score):
+    if score is None:
+        return _cell("not measured", "", "dim")
+    interval = "" if score.low is None else f", {score.low:.4g} to {score.high:.4g}"
+    measure = score.measure.replace("_", " ")
+    return _cell(f"{measure} {score.value:.4g}", f"{score.test}{interval}")

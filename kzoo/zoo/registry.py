@@ -1,0 +1,537 @@
+"""The presets that kzoo ships, and folders of presets: found, checked, written.
+
+A preset is a folder: what `save_folder` writes, records of how it was made and
+measured (`RECORDS`), a manifest (`preset.json`) with the size and SHA-256 of each of
+these files, and a card (`README.md`) that `kzoo.zoo.cards` writes from them. Finding
+and checking needs no Keras, so that the command answers at once.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import re
+import shutil
+import tomllib
+import warnings
+from pathlib import Path
+from typing import get_args
+
+import kzoo
+from kzoo.checkpoints import hub, safetensors_file
+from kzoo.checkpoints.files import SAFETENSORS
+from kzoo.config import Architecture, ModelConfig
+
+SHIPPED = Path(__file__).with_name("presets")
+MANIFEST, CARD = "preset.json", "README.md"
+# How a preset was made and measured. The manifest lists them like the model's files.
+RECIPE, HISTORY, EXAMPLES = "recipe.toml", "history.json", "examples.json"
+SCORES, EXPORTS = "scores.json", "exports.json"
+CURVE, ATTENTION = "curve.png", "attention.png"
+RECORDS = (RECIPE, HISTORY, SCORES, EXPORTS, EXAMPLES, CURVE, ATTENTION)
+# Of those, what is said of the weights as they are in the file.
+_MEASURED = (SCORES, EXPORTS, EXAMPLES, ATTENTION)
+_CONFIG, _TOKENIZER = "config.json", "tokenizer_config.json"
+# What a manifest says of a preset beside its files.
+_DESCRIBED = ("title", "licence", "research_only", "data", "language")
+
+# A task's short name, and its class.
+TASKS = {
+    "causal_lm": "CausalLM",
+    "masked_lm": "MaskedLM",
+    "pair_scorer": "PairScorer",
+    "question_answering": "QuestionAnswering",
+    "sentence_embedder": "SentenceEmbedder",
+    "seq2seq_lm": "Seq2SeqLM",
+    "text_classifier": "TextClassifier",
+    "text_regressor": "TextRegressor",
+    "token_classifier": "TokenClassifier",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A measured number.
+
+    Args:
+        test: the name of what it was measured on.
+        measure: such as `"bleu"`.
+        value: what came out.
+        low: of the confidence interval, or `None`.
+        high: likewise.
+        confidence: of the interval, such as 0.95.
+        signature: how it was computed, in the words of the library that did.
+    """
+
+    test: str
+    measure: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    signature: str | None = None
+
+    def __str__(self):
+        return f"{self.measure} {self.value:.4g} on {self.test}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Preset:
+    """What a preset's manifest says, and its main score.
+
+    Args:
+        name: what `from_preset` takes; the folder's name.
+        title: for people.
+        task: a key of `TASKS`.
+        architecture: `"encoder"`, `"decoder"` or `"encoder_decoder"`.
+        parameters: how many weights.
+        bytes: of all files in the manifest.
+        licence: of the data that the weights were trained on; `None` where unknown.
+        research_only: whether that data, and so the preset, is for research alone.
+        data: the name of the data, or `None`.
+        language: codes of the languages, such as `("en", "de")`.
+        score: the main `Score`, or `None` where nothing was measured.
+        folder: `pathlib.Path`.
+    """
+
+    name: str
+    title: str
+    task: str
+    architecture: str
+    parameters: int
+    bytes: int
+    licence: str | None
+    research_only: bool
+    data: str | None
+    language: tuple[str, ...]
+    score: Score | None
+    folder: Path
+
+    def to_dict(self):
+        """The fields, as JSON can hold them."""
+        return {**dataclasses.asdict(self), "folder": str(self.folder)}
+
+    def __repr__(self):
+        parts = [
+            self.task,
+            f"{self.parameters:,} parameters",
+            f"{self.bytes / 1e6:.1f} MB",
+            str(self.score or "not measured"),
+            self.licence or "licence not stated",
+            "research only" if self.research_only else "",
+        ]
+        return f"<Preset {self.name}: {', '.join(part for part in parts if part)}>"
+
+
+def list_presets(task=None, architecture=None):
+    """The presets that kzoo ships.
+
+    Args:
+        task: only those of this task, a key of `TASKS` such as `"seq2seq_lm"`.
+        architecture: only `"encoder"`, `"decoder"` or `"encoder_decoder"`.
+
+    Returns:
+        A list of `Preset`s, by name.
+
+    Raises:
+        ValueError: an unknown task or architecture; or a shipped preset is damaged.
+
+    Example:
+        >>> kzoo.list_presets(task="seq2seq_lm")
+    """
+    for name, value, known in (
+        ("task", task, sorted(TASKS)),
+        ("architecture", architecture, list(get_args(Architecture))),
+    ):
+        if value is not None and value not in known:
+            raise ValueError(f"{name} must be one of {known}. Received: {value!r}.")
+    presets = [read_preset(SHIPPED / name) for name in preset_names()]
+    return [
+        preset
+        for preset in presets
+        if task in (None, preset.task) and architecture in (None, preset.architecture)
+    ]
+
+
+def preset_names():
+    """The names of the presets that kzoo ships, sorted."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{MANIFEST}"))
+
+
+def located(source):
+    """Where a model is: a shipped preset's folder for its name, else `source` itself.
+
+    A folder of the user's wins over a preset of the same name.
+
+    Raises:
+        FileNotFoundError: neither a folder, nor a preset, nor an address of the Hub.
+    """
+    name = str(source)
+    if name.startswith("hf://") or Path(source).is_dir():
+        return source
+    names = preset_names()
+    if name in names:
+        return SHIPPED / name
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    raise FileNotFoundError(
+        f"{name} is not a folder. Expected one that save_folder, save_preset or `kzoo "
+        "train` wrote, or one in Hugging Face's layout; hf://owner/name; or a preset: "
+        + (", ".join(names) or "none is shipped with this installation")
+        + "."
+        + (f" Did you mean {' or '.join(near)}?" if near else "")
+    )
+
+
+def read_preset(folder):
+    """The `Preset` in a folder; its files are not checked.
+
+    Raises:
+        FileNotFoundError: there is no manifest.
+        ValueError: the manifest or the scores are not what they should be.
+    """
+    folder = Path(folder)
+    said = _read_manifest(folder)
+    fields = {f.name for f in dataclasses.fields(Preset)} & set(said)
+    made = {name: said[name] for name in fields}
+    made["language"] = tuple(said["language"])
+    size = sum(file["bytes"] for file in said["files"].values())
+    score = main_score(read_record(folder, SCORES))
+    return Preset(**made, bytes=size, score=score, folder=folder)
+
+
+def main_score(scores):
+    """The `Score` that `scores.json` calls the main one, or `None` without one.
+
+    Raises:
+        ValueError: it names none that was measured.
+    """
+    if not scores or not scores.get("main"):
+        return None
+    for score in all_scores(scores):
+        if [score.test, score.measure] == list(scores["main"]):
+            return score
+    raise ValueError(
+        f"{SCORES}: main must name a test and one of its measures. Received: "
+        f"{scores['main']!r}."
+    )
+
+
+def all_scores(scores):
+    """Every `Score` in what `scores.json` says, in its order."""
+    fields = [field.name for field in dataclasses.fields(Score)]
+    return [
+        Score(test, measure, **{k: found[k] for k in fields if k in found})
+        for test, measured in scores["tests"].items()
+        for measure, found in measured["measures"].items()
+    ]
+
+
+def read_record(folder, name):
+    """What a preset's record says, a JSON or TOML file; `None` where there is none.
+
+    Raises:
+        ValueError: it is neither; the file is named.
+    """
+    path = Path(folder) / name
+    if not path.is_file():
+        return None
+    parse = tomllib.loads if path.suffix == ".toml" else json.loads
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        kind = path.suffix[1:].upper()
+        raise ValueError(f"{path} is not {kind}: {error}") from error
+
+
+_KEYS = {
+    "kzoo": str,
+    "name": str,
+    "title": str,
+    "task": str,
+    "architecture": str,
+    "parameters": int,
+    "licence": str | None,
+    "research_only": bool,
+    "data": str | None,
+    "language": list,
+    "files": dict,
+}
+
+
+def _read_manifest(folder):
+    path = folder / MANIFEST
+    said = read_record(folder, MANIFEST)
+    if said is None:
+        raise FileNotFoundError(f"No {MANIFEST} in {folder}: it holds no preset.")
+    if not isinstance(said, dict) or set(said) != set(_KEYS):
+        raise ValueError(
+            f"{path} must hold the keys {sorted(_KEYS)}. Received: "
+            f"{sorted(said) if isinstance(said, dict) else type(said).__name__}."
+        )
+    for name, kind in _KEYS.items():
+        if not isinstance(said[name], kind):
+            raise ValueError(
+                f"{path}: {name} must be {getattr(kind, '__name__', kind)}. Received: "
+                f"{said[name]!r}."
+            )
+    for name, file in said["files"].items():
+        if not isinstance(file, dict) or set(file) != {"bytes", "sha256"}:
+            raise ValueError(
+                f"{path}: {name} must have bytes and sha256. Received: {file!r}."
+            )
+    return said
+
+
+def check_preset(folder, whole=True):
+    """Compares the files of a preset with its manifest; does nothing without one.
+
+    Every file that the manifest lists must be there as it was written. The card is not
+    listed: people edit it, and so do hubs. Other files are nobody's business, but for
+    those that loading would read: these must be listed.
+
+    Args:
+        folder: the preset's.
+        whole: whether all files must be there; else those that a repository's download
+            brings along.
+
+    Raises:
+        ValueError: a file is missing, of another size or content, or not listed; it is
+            named.
+    """
+    folder = Path(folder)
+    if not (folder / MANIFEST).is_file():
+        return
+    files = _read_manifest(folder)["files"]
+    again = "Get the preset again, or write it again with kzoo.save_preset."
+    needed = [_CONFIG, SAFETENSORS]
+    needed += [_TOKENIZER] * (folder / _TOKENIZER).is_file()
+    for name in needed:
+        if name not in files:
+            raise ValueError(f"{folder / name} is not in {MANIFEST}. {again}")
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            if not whole and not _is_downloaded(path):
+                continue
+            raise ValueError(f"{path} is missing, and {MANIFEST} lists it. {again}")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise ValueError(
+                f"{path} was cut short or changed: {MANIFEST} says "
+                f"{expected['bytes']:,} bytes. Received: {size:,}. {again}"
+            )
+        if sha256(path) != expected["sha256"]:
+            raise ValueError(
+                f"{path} was changed: its SHA-256 is not the one in {MANIFEST}. {again}"
+            )
+
+
+def _is_downloaded(path):
+    return any(path.match(pattern) for pattern in (*hub.PATTERNS, "*.safetensors"))
+
+
+def sha256(path):
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_preset(
+    model,
+    folder,
+    *,
+    dtype="float16",
+    records=None,
+    overwrite=False,
+    name=None,
+    title=None,
+    licence=None,
+    research_only=None,
+    data=None,
+    language=None,
+):
+    """Writes a preset's folder: `from_preset` loads it, a hub takes it as it is.
+
+    It holds the model, the records that come along, a manifest with the SHA-256 of
+    each file, which `from_preset` checks, and a card. What a recipe's card shows, such
+    as examples, is computed with the weights as they were written.
+
+    Args:
+        model: a task; or a folder of one, such as `kzoo train` wrote, or a preset's
+            name, whose records come along.
+        folder: a new one.
+        dtype: of the weights, as in `save_folder`. They load as float32 by default.
+        records: a folder with `RECORDS` of this model: its recipe, history, scores,
+            exports, pictures; where `model` is a folder, that one. What was measured
+            comes along only from weights that are equal to those written, to the bit.
+        overwrite: replace a preset that stands there.
+        name: of the preset; so for the following, which win over the recipe. By default
+            the folder's name.
+        title: for people; by default the name.
+        licence: of the data that the weights were trained on.
+        research_only: whether that data is for research alone.
+        data: its name.
+        language: codes of its languages, such as `["en", "de"]`.
+
+    Returns:
+        The `Preset`.
+
+    Raises:
+        FileExistsError: something stands at `folder` that may not be replaced.
+        ValueError: a name that is none, or a weight that `dtype` cannot hold. Nothing
+            is written.
+    """
+    from kzoo.exporters.beside import beside, install
+    from kzoo.tasks import load_task
+    from kzoo.zoo.illustrations import illustrate
+    from kzoo.zoo.pretrained import from_preset
+
+    folder = Path(folder)
+    _check_place(folder, overwrite)
+    if isinstance(model, str | Path):
+        records = model if records is None else records
+        model = from_preset(model)
+    described = {}
+    if records is not None:
+        records = Path(located(records))
+        if (records / MANIFEST).is_file():
+            said = _read_manifest(records)
+            described = {key: said[key] for key in _DESCRIBED}
+    values = (title, licence, research_only, data, language and list(language))
+    given = dict(zip(_DESCRIBED, values), name=name)
+    described |= {key: value for key, value in given.items() if value is not None}
+    with beside(folder) as partial:
+        made = partial / folder.name
+        model.save_folder(made, dtype=dtype)
+        if records is not None:
+            _bring(records, made)
+        illustrate(load_task(made), made)
+        update_preset(made, **described)
+        install(partial, [folder])
+    return read_preset(folder)
+
+
+def _check_place(folder, overwrite):
+    """Refuses to replace what is no preset alone."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", folder.name):
+        raise ValueError(
+            "A preset's name is of letters, digits, dots, underscores and hyphens. "
+            f"Received: {folder.name!r}."
+        )
+    if not folder.exists():
+        return
+    if not overwrite or not folder.is_dir():
+        raise FileExistsError(
+            f"{folder} exists. Choose another folder"
+            + (", or overwrite=True." if folder.is_dir() else ".")
+        )
+    known = {CARD, MANIFEST}
+    if (folder / MANIFEST).is_file():
+        known |= set(_read_manifest(folder)["files"])
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() not in known:
+            raise FileExistsError(
+                f"{folder} is no folder of a preset alone, and overwrite=True replaces "
+                f"nothing else. Choose another folder, or remove it. It holds: {path}."
+            )
+
+
+def _bring(records, folder):
+    """Copies records; what was measured of other weights stays where it is."""
+    weights = records / SAFETENSORS
+    same = not weights.is_file() or sha256(weights) == sha256(folder / SAFETENSORS)
+    left = []
+    for name in RECORDS:
+        if not (records / name).is_file():
+            continue
+        if same or name not in _MEASURED:
+            shutil.copyfile(records / name, folder / name)
+        elif name in (SCORES, EXPORTS):
+            left.append(name)
+    if left:
+        warnings.warn(
+            f"{' and '.join(left)} of {records} were measured with other weights than "
+            "those of the preset, which are rounded or trained on, and were left out. "
+            "Measure the preset: kzoo evaluate.",
+            stacklevel=3,
+        )
+
+
+def update_preset(folder, **described):
+    """Writes manifest and card anew, from the files as they are.
+
+    After a file of a preset has changed, such as its scores.
+
+    Args:
+        folder: of a preset, or one with the files of a preset to be.
+        **described: `name`, `title`, `licence`, `research_only`, `data`, `language`;
+            what is left out is as before, or as the recipe says.
+
+    Returns:
+        The `Preset`.
+    """
+    from kzoo.zoo.cards import card
+
+    folder = Path(folder)
+    config = read_record(folder, _CONFIG)
+    recipe = read_record(folder, RECIPE) or {}
+    used = recipe.get("data", {})
+    before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
+    before |= described
+
+    def known(name, otherwise):
+        return before[name] if before.get(name) is not None else otherwise
+
+    listed = [folder / name for name in (*before.get("files", ()), *RECORDS)]
+    listed += _model_files(folder)
+    listed = sorted({path for path in listed if path.is_file()})
+    named = known("name", folder.name)
+    with open(folder / SAFETENSORS, "rb") as file:
+        tensors = safetensors_file.read_places(file, folder / SAFETENSORS).values()
+    inverse = {kind: task for task, kind in TASKS.items()}
+    manifest = {
+        "kzoo": kzoo.__version__,
+        "name": named,
+        "title": known("title", recipe.get("title", named)),
+        "task": inverse[config["task"]],
+        "architecture": ModelConfig.from_dict(config["model"]).architecture,
+        "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
+        "licence": known("licence", used.get("licence")),
+        "research_only": known("research_only", used.get("research_only", False)),
+        "data": known("data", used.get("name")),
+        "language": known("language", recipe.get("language", [])),
+        "files": {
+            path.relative_to(folder).as_posix(): {
+                "bytes": path.stat().st_size,
+                "sha256": sha256(path),
+            }
+            for path in listed
+        },
+    }
+    write_json(folder / MANIFEST, manifest)
+    _write(folder / CARD, card(folder))
+    return read_preset(folder)
+
+
+def _model_files(folder):
+    """What `save_folder` wrote."""
+    return [
+        path
+        for pattern in (_CONFIG, SAFETENSORS, "tokenizer*")
+        for path in folder.glob(pattern)
+    ]
+
+
+def write_json(path, content):
+    """Writes JSON for people; beside, then renamed."""
+    _write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write(path, text):
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
