@@ -97,6 +97,8 @@ def evaluate(
         scores = scores_of(task, recipe, folder, names)
     scores = {"command": _command(), **scores}
     out.print(_table(preset, recipe, scores))
+    for name, signature in _signatures(scores).items():
+        out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
     if recipe.evaluation.interval:
         _compare(recipe, scores)
     if output is not None:
@@ -139,9 +141,8 @@ def _table(preset, recipe, scores):
         ("measure", "left"),
         ("value", "right"),
         ("95 % interval", "right"),
-        ("signature", "left"),
     ):
-        table.add_column(name, justify=justify, overflow="fold")
+        table.add_column(name, justify=justify, no_wrap=True)
     for test, found in scores["tests"].items():
         for number, (name, row) in enumerate(found["measures"].items()):
             main = recipe.evaluation.main == (test, name)
@@ -152,10 +153,19 @@ def _table(preset, recipe, scores):
                 name,
                 _number(row["value"]),
                 f"{low} to {high}",
-                row.get("signature", ""),
                 style="bold" if main else None,
             )
     return table
+
+
+def _signatures(scores):
+    """Measure to signature, which is that of every test set."""
+    return {
+        name: row["signature"]
+        for found in scores["tests"].values()
+        for name, row in found["measures"].items()
+        if "signature" in row
+    }
 
 
 def _number(value):
