@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from kzoo import __version__
-from kzoo.cli import demo, export, generate, presets, train, translate, verify
+from kzoo.cli import (
+    demo,
+    evaluate,
+    export,
+    generate,
+    presets,
+    train,
+    translate,
+    verify,
+)
 
 HELP = """
 Transformers for Keras 3: train on text, generate, and export files that have been
@@ -30,7 +39,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for module in (demo, presets, train, translate, generate, export, verify):
+for module in (
+    demo,
+    presets,
+    train,
+    evaluate,
+    translate,
+    generate,
+    export,
+    verify,
+):
     name = module.__name__.rpartition(".")[2]
     app.command(name, help=module.HELP)(getattr(module, name))
 

@@ -77,10 +77,10 @@ def demo(
         pairs = date_pairs(PAIRS, seed=seed)
         held_out = date_pairs(HELD_OUT, seed=seed, split="test")
     watch = Stopwatch()
-    model, rows, complete = _train(pairs, seconds, seed)
+    model, history, complete = _train(pairs, seconds, seed)
     trained = watch.seconds
     model.save_folder(out_path / "model")
-    training_curve(rows, title="kzoo demo").savefig(out_path / "curve.png")
+    training_curve(history, title="kzoo demo").savefig(out_path / "curve.png")
 
     sources = [source for source, _ in held_out]
     with progress("Reading held-out dates", total=len(sources)) as advance:
@@ -110,7 +110,7 @@ def demo(
         "held_out": len(held_out),
         "wrong": wrong[:20],
         "training_seconds": trained,
-        "epochs": len(rows),
+        "epochs": len(history.epoch),
         "training_complete": complete,
         "exports": {name: report.to_dict() for name, report, _ in exports},
         "seconds": total.seconds,
@@ -146,7 +146,7 @@ def _write(out_path, summary):
 
 
 def _train(pairs, seconds, seed):
-    """A trained model, the history's rows, and whether time was enough."""
+    """A trained model, Keras's history, and whether time was enough."""
     from kzoo.cli.epochs import CosineWithinTime, EpochLines
     from kzoo.data import bucketed_batches
     from kzoo.tasks import Seq2SeqLM
@@ -174,7 +174,7 @@ def _train(pairs, seconds, seed):
     rate = CosineWithinTime(PEAK, EPOCHS * len(batches), seconds)
     lines = EpochLines(EPOCHS)
     try:
-        model.fit(
+        history = model.fit(
             model.pipeline(batches, epochs=EPOCHS),
             steps_per_epoch=len(batches),
             epochs=EPOCHS,
@@ -184,7 +184,7 @@ def _train(pairs, seconds, seed):
         )
     finally:
         lines.stop()
-    return model, lines.rows, not rate.out_of_time
+    return model, history, not rate.out_of_time
 
 
 def _export(model, out_path):

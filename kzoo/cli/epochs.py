@@ -1,9 +1,8 @@
-"""What a training shows and keeps: a bar, a line an epoch, the history.
+"""What a training shows: a bar, and a line an epoch.
 
 Imports Keras, so commands import this module when they run.
 """
 
-import json
 import math
 import time
 
@@ -31,23 +30,16 @@ class EpochLines(keras.callbacks.Callback):
 
     Args:
         epochs: the last epoch's number.
-        history_path: a JSON list of dicts, one an epoch, rewritten after each; or
-            `None`.
     """
 
-    def __init__(self, epochs, history_path=None):
+    def __init__(self, epochs):
         super().__init__()
         self.epochs = epochs
-        self.history_path = history_path
-        self.rows = []
         self._bar = self._task = None
         self._start = self._shown = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the bar, and drops what a killed training wrote of this epoch."""
-        if not self.rows and self.history_path and self.history_path.exists():
-            rows = json.loads(self.history_path.read_text(encoding="utf-8"))
-            self.rows = [row for row in rows if row["epoch"] <= epoch]
+        """Starts the bar."""
         self._start = time.perf_counter()
         self._bar = Progress(
             TextColumn(f"epoch {epoch + 1}/{self.epochs}"),
@@ -75,11 +67,10 @@ class EpochLines(keras.callbacks.Callback):
         self._bar.update(self._task, advance=1, **fields)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Prints the epoch's line and writes the history."""
+        """Prints the epoch's line."""
         self.stop()
         measures = {name: float(value) for name, value in (logs or {}).items()}
         seconds = time.perf_counter() - self._start
-        self.rows.append({"epoch": epoch + 1, "seconds": round(seconds, 3), **measures})
         shown = [f"epoch {epoch + 1}/{self.epochs}"]
         shown += [
             f"{name.replace('_', ' ')} {value:.4f}"
@@ -87,10 +78,6 @@ class EpochLines(keras.callbacks.Callback):
             if name != "learning_rate"
         ]
         err.print("  ".join([*shown, f"{seconds:.1f} s"]), soft_wrap=True)
-        if self.history_path:
-            partial = self.history_path.with_name(self.history_path.name + ".partial")
-            partial.write_text(json.dumps(self.rows, indent=1), encoding="utf-8")
-            partial.replace(self.history_path)
 
     def stop(self):
         """Takes the bar away; what an interrupted `fit` does not."""

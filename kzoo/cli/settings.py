@@ -1,41 +1,92 @@
-"""The settings of a training: checked, kept beside it, compared when it goes on."""
+"""The recipe that the options of `kzoo train` describe."""
 
 import json
 from pathlib import Path
 
-from kzoo.cli.console import Failure, note
+from kzoo.cli.console import Failure
+from kzoo.config import SIZES, load_config
 
-TOKENIZERS = ("unigram", "bpe", "sentencepiece-bpe", "wordpiece", "character")
+# Which key of a recipe an option is, for those that are one as they stand.
+PLACES = {
+    "seed": "seed",
+    "vocabulary_size": "tokenizer.vocabulary_size",
+    "dropout": "model.dropout",
+    "size": "model.size",
+    "epochs": "training.epochs",
+    "tokens_per_batch": "training.tokens_per_batch",
+    "learning_rate": "training.schedule.peak",
+    "warmup": "training.schedule.warmup_steps",
+    "label_smoothing": "training.label_smoothing",
+    "average": "training.average",
+    "precision": "training.precision",
+}
+TASKS = {"translation": "seq2seq_lm", "language-model": "causal_lm"}
+# Enough to see whether a training generalises.
+_MOST_HELD_OUT = 2000
 
-# A training may go on with a new value of these.
-_MAY_CHANGE = ("epochs", "average")
 
-
-def check(options):
-    """Refuses what can be refused before anything is read.
+def recipe(options):
+    """The `kzoo.zoo.recipes.Recipe` of the options.
 
     Args:
         options: those of `kzoo train`, by the names of its parameters.
     """
-    from kzoo.config import SIZES, load_config
+    from kzoo.zoo.recipes import Recipe
 
+    _check(options)
+    size, running = options["size"], options["running"]
+    config = None if size in SIZES else load_config(size)
+    width = config.decoder.hidden_dim if config else SIZES[size]["hidden_dim"]
+    values = {
+        "name": options["out_path"].name,
+        "task": TASKS[options["task"]],
+        "data": _data(options),
+        "tokenizer": _tokenizer(options),
+        "model": {"config": _without_none(config.to_dict())} if config else {},
+        "training": {
+            "schedule": {"kind": "inverse_square_root"},
+            "optimizer": {"beta_2": 0.98, "epsilon": 1e-9, "global_clipnorm": 1.0},
+            **({"length": options["length"]} if running else {}),
+        },
+    }
+    options = {
+        **options,
+        "size": None if config else size,
+        "learning_rate": options["learning_rate"] or (1000 * width) ** -0.5,
+        "average": options["average"] or max(1, min(5, options["epochs"] // 4)),
+        "vocabulary_size": None
+        if "folder" in values["tokenizer"]
+        else options["vocabulary_size"],
+    }
+    for option, place in PLACES.items():
+        *tables, key = place.split(".")
+        table = values
+        for name in tables:
+            table = table[name]
+        if options[option] is not None:
+            table[key] = options[option]
+    return Recipe.from_dict(values)
+
+
+def as_options(message):
+    """A message about keys of a recipe, with the options' names for them."""
+    for option, place in PLACES.items():
+        flag = f"--{option.replace('_', '-')}"
+        message = message.replace(f"{place} was", f"{flag} was")
+    return message.replace("the texts of the training", "the texts of DATA")
+
+
+def _check(options):
+    """Refuses what no recipe would."""
     size, kind = options["size"], options["tokenizer"]
-    if size not in SIZES:
-        if not Path(size).is_file():
-            raise Failure(
-                f"--size: expected one of {', '.join(SIZES)}, or a JSON file of a "
-                f"config. Received: {size!r}, which is no file."
-            )
-        config = load_config(size)
-        expected = architecture(options["task"])
-        if config.architecture != expected:
-            raise Failure(
-                f"--task {options['task']} needs a config of architecture {expected}. "
-                f"Received: {size}, {config.architecture}."
-            )
-    if kind and kind not in TOKENIZERS and not Path(kind).is_dir():
+    if size not in SIZES and not Path(size).is_file():
         raise Failure(
-            f"--tokenizer: expected one of {', '.join(TOKENIZERS)}, or a folder that "
+            f"--size: expected one of {', '.join(SIZES)}, or a JSON file of a "
+            f"config. Received: {size!r}, which is no file."
+        )
+    if kind and kind not in _kinds() and not Path(kind).is_dir():
+        raise Failure(
+            f"--tokenizer: expected one of {', '.join(_kinds())}, or a folder that "
             f"holds a tokenizer. Received: {kind!r}."
         )
     given = [
@@ -51,62 +102,76 @@ def check(options):
         raise Failure(
             f"--learning-rate must be positive. Received: {options['learning_rate']}."
         )
-    out_path = options["out_path"]
-    if out_path.exists() and not out_path.is_dir():
-        raise Failure(f"--out {out_path} is a file. Give a new folder.")
-    if out_path.is_dir() and any(out_path.iterdir()):
-        if not _path(out_path).is_file():
-            raise Failure(
-                f"--out {out_path} is not empty and has no training to go on with. "
-                "Give a new folder."
-            )
 
 
-def architecture(task):
-    """The config's architecture for a `--task`."""
-    return "encoder_decoder" if task == "translation" else "decoder"
+def _kinds():
+    from typing import get_args
+
+    from kzoo.zoo.recipes import TokenizerKind
+
+    return get_args(TokenizerKind)
 
 
-def of(options, train_examples, held_out):
-    """What decides the weights, as a dict; a training goes on with the same only."""
-    from kzoo.cli.examples import fingerprint
-    from kzoo.config import SIZES
+def _tokenizer(options):
+    kind = options["tokenizer"] or ("bpe" if options["running"] else "unigram")
+    return {"kind": kind} if kind in _kinds() else {"folder": kind}
 
-    settings = {
-        name: value
-        for name, value in options.items()
-        if name not in ("out_path", "validation", "data")
+
+def _data(options):
+    sources, columns = options["data"], _columns(options["columns"])
+    translation, split = options["task"] == "translation", options["split"]
+    if len(sources) > 1 + translation:
+        takes = (
+            "one data set or file, or two parallel files"
+            if translation
+            else "one file or data set: a language model learns from texts"
+        )
+        raise Failure(
+            f"Expected {takes}. Received: {len(sources)}: {', '.join(sources)}."
+        )
+    if not translation and columns is not None and len(columns) != 1:
+        raise Failure(
+            "--columns: a language model reads one column. "
+            f"Received: {options['columns']}."
+        )
+    kind = "parallel" if len(sources) == 2 else "columns"
+    if not translation:
+        kind = "running" if options["running"] else "text"
+    values = {"format": kind, "train": {"files": sources, "split": split}}
+    if columns is not None:
+        values["columns"] = columns
+    if options["validation"]:
+        values["validation"] = {"files": options["validation"], "split": split}
+    elif options["validation_split"]:
+        values["validation"] = {"files": sources, "split": options["validation_split"]}
+    elif options["validation_share"] != 0:
+        share = options["validation_share"]
+        values["hold_out"] = {"validation": 0.05 if share is None else share}
+        if options["running"]:
+            values["hold_out"]["by"] = "end"
+        else:
+            own = {"at_most": _MOST_HELD_OUT, "seed": options["seed"]}
+            values["hold_out"] |= own
+    return values
+
+
+def _columns(columns):
+    """`"0,1"` to [0, 1], `"en,de"` to ["en", "de"], `None` to `None`."""
+    if columns is None:
+        return None
+    parts = [part.strip() for part in columns.split(",")]
+    if not all(parts):
+        raise Failure(
+            "--columns: expected numbers from 0 or names, such as 0,1 or en,de. "
+            f"Received: {columns!r}."
+        )
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _without_none(config):
+    """As a TOML file would have it: what is not there is `None` by default."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in json.loads(json.dumps(config)).items()
+        if value is not None
     }
-    if options["size"] not in SIZES:
-        settings["size"] = json.loads(Path(options["size"]).read_text(encoding="utf-8"))
-    # The texts themselves, so that a file may move but not change.
-    settings["data"] = fingerprint(train_examples, held_out)
-    return settings
-
-
-def begin_or_resume(out_path, settings):
-    """Writes the settings, or compares them with those of the training before."""
-    path = _path(out_path)
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [
-            "the texts of DATA or of the validation"
-            if name == "data"
-            else f"--{name.replace('_', '-')} was {before.get(name)}, now {value}"
-            for name, value in settings.items()
-            if name not in _MAY_CHANGE and before.get(name) != value
-        ]
-        if changed:
-            raise Failure(
-                f"{out_path} has a training with other settings: {'; '.join(changed)}. "
-                "Run it with the same settings to go on, or give another --out."
-            )
-        note(f"Going on with the training in {out_path}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def _path(out_path):
-    return out_path / "training" / "settings.json"

@@ -5,15 +5,25 @@ from typing import Annotated, Literal
 
 import typer
 
-from kzoo.cli import settings
-from kzoo.cli.console import help_text, load_keras, note, one_line_errors, progress
+from kzoo.cli.console import (
+    INTERRUPTED,
+    Failure,
+    file_size,
+    help_text,
+    load_keras,
+    note,
+    one_line_errors,
+    out,
+    progress,
+)
 
 HELP = help_text("""
-Train a translator or a language model on your texts.
+Train a translator or a language model on your texts, or any model by its recipe.
 
 DATA is one of: a tab-separated file; two parallel files, source first; a folder of
 files <language>.<split>.txt; a text file, for a language model; tfds:NAME, a data set
-of TensorFlow Datasets. Files may be .gz.
+of TensorFlow Datasets. Files may be .gz. Or DATA is a recipe, a .toml file or the name
+of one that kzoo brings along: it says all but where its files are, --data, and --out.
 
 The model's folder is --out. Training that was stopped, however, goes on when the same
 command is run again; with a larger --epochs it goes on for longer.
@@ -27,14 +37,17 @@ command is run again; with a larger --epochs it goes on for longer.
     --validation-split validation
   kzoo train sentences.txt --task language-model --out writer
   kzoo train book.txt --task language-model --running --out writer
+  kzoo train recipe.toml --data multi30k --out en-de
 """)
 
 _DATA, _MODEL, _RUN = "Data", "Model", "Training"  # panels of --help
-_TOKENIZERS = ", ".join(settings.TOKENIZERS)
+# What goes with a recipe.
+_WITH_RECIPE = ("data", "folder", "out_path")
 
 
 @one_line_errors
 def train(
+    context: typer.Context,
     data: Annotated[
         list[str],
         typer.Argument(metavar="DATA", help="See above.", show_default=False),
@@ -43,6 +56,15 @@ def train(
         Path,
         typer.Option("--out", "-o", help="The model's folder.", show_default=False),
     ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="What files are relative to.",
+            show_default="the working folder",
+        ),
+    ] = Path("."),
     task: Annotated[
         Literal["translation", "language-model"],
         typer.Option(metavar="TASK", help="translation, or language-model."),
@@ -95,7 +117,8 @@ def train(
         bool,
         typer.Option(
             "--running",
-            help="The file is one running text, cut into pieces of --length tokens.",
+            help="The file is one running text; stretches of --length tokens are drawn "
+            "from it.",
             rich_help_panel=_DATA,
         ),
     ] = False,
@@ -103,7 +126,7 @@ def train(
         int,
         typer.Option(
             metavar="N",
-            help="Tokens a piece of --running.",
+            help="Tokens a stretch of --running.",
             min=2,
             rich_help_panel=_DATA,
         ),
@@ -120,7 +143,8 @@ def train(
         str,
         typer.Option(
             metavar="KIND",
-            help=f"{_TOKENIZERS}, learned from DATA; or a folder with one.",
+            help="unigram, bpe, sentencepiece-bpe, wordpiece or character, learned "
+            "from DATA; or a folder with one.",
             show_default="unigram; bpe for --running",
             rich_help_panel=_MODEL,
         ),
@@ -216,26 +240,91 @@ def train(
 ):
     """Runs the command."""
     options = dict(locals())
-    settings.check(options)
-    from kzoo.cli import examples
+    del options["context"]
+    load_keras()
+    from kzoo.cli.settings import as_options
+    from kzoo.zoo.training import OtherTraining
 
+    recipe = _recipe(options, context)
+    try:
+        _train(recipe, folder, out_path)
+    except OtherTraining as error:
+        raise Failure(as_options(str(error))) from error
+
+
+def _recipe(options, context):
+    """That of a file or a name, or the one that the options describe."""
+    from kzoo.cli import settings
+    from kzoo.zoo.recipes import Recipe, shipped
+
+    (first, *others) = options["data"]
+    path = Path(first) if first.endswith(".toml") else None
+    if path is None and not Path(first).exists():
+        path = shipped().get(first)
+    if path is None:
+        return settings.recipe(options)
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in options
+        if name not in _WITH_RECIPE
+        and context.get_parameter_source(name).name != "DEFAULT"
+    ]
+    if given or others:
+        raise Failure(
+            f"{first} says all but --data and --out. Received besides: "
+            f"{', '.join([*others, *given])}. Change it in a copy of the recipe."
+        )
+    return Recipe.load(path)
+
+
+def _train(recipe, folder, out_path):
+    from kzoo.cli.epochs import EpochLines
+    from kzoo.zoo import training
+    from kzoo.zoo.examples import read_training
+
+    training.check_folder(out_path)
     with progress("Reading the data"):
-        train_examples, held_out = examples.read(options)
-    settings.begin_or_resume(out_path, settings.of(options, train_examples, held_out))
-
-    keras = load_keras()
-    from kzoo.cli import training
-
-    keras.utils.set_random_seed(seed)
-    keras.config.set_dtype_policy(precision)
+        examples, held_out = read_training(recipe, folder)
     with progress("Learning the tokenizer"):
-        learned = training.tokenizer(options, train_examples)
-    model = training.model(options, learned)
-    counted = f"{len(train_examples)} training and {len(held_out or ())} validation "
-    counted += "texts" if running else "examples"
+        run = training.Run(recipe, examples, held_out, out_path)
+    if run.resumed:
+        note(f"Going on with the training in {out_path}.")
+    counted = f"{len(examples):,} training and {len(held_out or ()):,} validation "
+    counted += "texts" if recipe.data.format == "running" else "examples"
     note(
-        f"{counted}, {learned.vocabulary_size} tokens, "
-        f"{model.count_params():,} parameters"
+        f"{counted}, {run.tokenizer.vocabulary_size:,} tokens, "
+        f"{run.task.count_params():,} parameters"
     )
-    rows = training.fit(model, train_examples, held_out, options)
-    training.finish(model, rows, out_path)
+    lines = EpochLines(recipe.training.epochs)
+    try:
+        run.fit([lines])
+    except KeyboardInterrupt:
+        raise Failure(
+            f"Stopped after {run.epochs_done} whole epochs. The same command goes on "
+            "from there.",
+            INTERRUPTED,
+        ) from None
+    finally:
+        lines.stop()
+    run.finish()
+    _show(recipe, run.history[-1], out_path)
+
+
+def _show(recipe, last, out_path):
+    """Says what the folder is."""
+    measures = [
+        f"{name.replace('_', ' ')} {last[name]:.4f}"
+        for name in ("loss", "val_loss", "val_token_accuracy", "val_accuracy")
+        if name in last
+    ]
+    out.print(
+        f"{out_path}: {last['epoch']} epochs, {', '.join(measures)}; weights "
+        f"{file_size(out_path / 'model.safetensors')}, curve {out_path / 'curve.png'}",
+        markup=False,
+        soft_wrap=True,
+    )
+    command = {"seq2seq_lm": "translate", "causal_lm": "generate"}.get(recipe.task)
+    if command:
+        note(f'Try it: kzoo {command} {out_path} "..."')
+    if recipe.data.tests:
+        note(f"Score it: kzoo evaluate {out_path} --data FOLDER")

@@ -4,12 +4,23 @@ No Keras and no TensorFlow is imported here; grain, TFDS and `tf.data` are impor
 the functions that use them.
 """
 
-from kzoo.data.batches import BatchReport, BucketedBatches, open_tf_data
+from kzoo.data.batches import (
+    BatchReport,
+    BucketedBatches,
+    RandomStretches,
+    open_tf_data,
+)
 from kzoo.data.batching import bucketed_batches
 from kzoo.data.buckets import choose_buckets
 from kzoo.data.dates import LANGUAGES, date_pairs, write_date
 from kzoo.data.padding import packed_blocks, padded_batch
-from kzoo.data.sources import DataError, load_pairs, load_tagged, load_texts
+from kzoo.data.sources import (
+    DataError,
+    load_pairs,
+    load_rows,
+    load_tagged,
+    load_texts,
+)
 from kzoo.data.splits import split_examples
 
 __all__ = [
@@ -17,10 +28,12 @@ __all__ = [
     "BatchReport",
     "BucketedBatches",
     "DataError",
+    "RandomStretches",
     "bucketed_batches",
     "choose_buckets",
     "date_pairs",
     "load_pairs",
+    "load_rows",
     "load_tagged",
     "load_texts",
     "open_tf_data",

@@ -40,53 +40,27 @@ class BatchReport:
         return "\n".join(lines)
 
 
-class BucketedBatches:
+class Batches:
     """An endless, random-access sequence of batches; `len` is one epoch of it.
 
-    `batches[i]` for any `i >= 0` is batch `i % len(batches)` of epoch
-    `i // len(batches)`, a dict of arrays; iteration gives the first epoch. Made by
-    `bucketed_batches`.
-
-    Args:
-        columns: name to flat values and, for a sequence feature, offsets (N + 1,).
-        lengths: int (N, number of sequence features), after truncation.
-        buckets: list of (lengths a sequence feature, rows, example indices).
-        pads: name to what fills rows.
-        seed: as in `bucketed_batches`; so for the next two.
-        shuffle: a new order every epoch.
-        remainder: what happens to a bucket's last batch.
-        num_truncated: for the report.
-        num_dropped: for the report.
+    `batches[i]` for any `i >= 0` is a dict of arrays that follows from the seed and i;
+    iteration gives the first epoch. A subclass says `__len__` and `_batch(index)`.
     """
 
-    def __init__(
-        self,
-        columns,
-        lengths,
-        buckets,
-        pads,
-        *,
-        seed,
-        shuffle,
-        remainder,
-        num_truncated,
-        num_dropped,
-    ):
-        self._columns = columns
-        self._lengths = lengths
-        self._buckets = buckets
-        self._pads = pads
-        self._seed = seed
-        self._shuffle = shuffle
-        self._remainder = remainder
-        self._num_truncated = num_truncated
-        self._num_dropped = num_dropped
-        self._counts = [
-            len(indices) // rows if remainder == "drop" else -(-len(indices) // rows)
-            for _, rows, indices in buckets
-        ]
-        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
-        self._functions = ()
+    _functions = ()
+
+    def __getitem__(self, index):
+        if index < 0:
+            raise IndexError(
+                f"Batches are counted from 0 without end. Received: {index}."
+            )
+        batch = self._batch(int(index))
+        for function in self._functions:
+            batch = function(batch, int(index))
+        return batch
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
 
     def map(self, function):
         """These batches with each put through a function.
@@ -96,77 +70,11 @@ class BucketedBatches:
                 from the index, so that a training resumes with the same batches.
 
         Returns:
-            `BucketedBatches`.
+            Batches of the same kind.
         """
         mapped = copy.copy(self)
         mapped._functions = (*self._functions, function)
         return mapped
-
-    @property
-    def shapes(self):
-        """The buckets: tuples with a length for each sequence feature."""
-        return tuple(shape for shape, _, _ in self._buckets)
-
-    @property
-    def report(self):
-        """A `BatchReport`: what stands in the batches, and how much is padding."""
-        places, used, rows_of_report = 0, 0.0, []
-        for (shape, rows, indices), count in zip(
-            self._buckets, self._counts, strict=True
-        ):
-            filled = len(indices) if self._remainder == "keep" else count * rows
-            places += filled * sum(shape)
-            share = min(1.0, filled / len(indices))  # of examples that "drop" leaves
-            used += share * float(self._lengths[indices].sum())
-            rows_of_report.append((shape, rows, len(indices), count))
-        return BatchReport(
-            num_examples=sum(len(indices) for _, _, indices in self._buckets),
-            num_truncated=self._num_truncated,
-            num_dropped=self._num_dropped,
-            padding=1.0 - used / places,
-            buckets=tuple(rows_of_report),
-        )
-
-    def __len__(self):
-        return sum(self._counts)
-
-    def __iter__(self):
-        return (self[index] for index in range(len(self)))
-
-    def __getitem__(self, index):
-        if index < 0:
-            raise IndexError(
-                f"Batches are counted from 0 without end. Received: {index}."
-            )
-        epoch, place = divmod(int(index), len(self))
-        buckets, parts, members = self._order(epoch)
-        bucket, part = buckets[place], parts[place]
-        shape, rows, _ = self._buckets[bucket]
-        chosen = members[bucket][part * rows : (part + 1) * rows]
-        if self._remainder == "keep":
-            rows = len(chosen)
-        batch, feature = {}, 0
-        for name, (values, offsets) in self._columns.items():
-            if offsets is None:
-                batch[name] = np.full(rows, self._pads[name], values.dtype)
-                batch[name][: len(chosen)] = values[chosen]
-                continue
-            batch[name] = np.full((rows, shape[feature]), self._pads[name], np.int32)
-            for row, example in enumerate(chosen):
-                length, offset = self._lengths[example, feature], offsets[example]
-                batch[name][row, :length] = values[offset : offset + length]
-            feature += 1
-        for function in self._functions:
-            batch = function(batch, int(index))
-        return batch
-
-    def __getstate__(self):
-        # The cache cannot be pickled, and the worker that unpickles fills its own.
-        return {**self.__dict__, "_order": None}
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
 
     def to_grain(self, *, epochs=None, start=0, transform=None):
         """The batches as a `grain.MapDataset`, which `fit` takes.
@@ -232,6 +140,146 @@ class BucketedBatches:
             )
         return stop
 
+
+class RandomStretches(Batches):
+    """Batches of stretches of one running text, drawn with replacement.
+
+    Args:
+        ids: the text's, one flat sequence.
+        length: ids of a stretch.
+        rows: stretches a batch.
+        num_batches: an epoch; by default as many as hold the text once.
+        before: ids that stand before every stretch.
+        seed: of the draws.
+
+    Raises:
+        ValueError: the text is shorter than a stretch.
+    """
+
+    def __init__(self, ids, length, rows, *, num_batches=None, before=(), seed=0):
+        self._ids = np.asarray(ids, np.int32)
+        self._before = np.tile(np.array(before, np.int32), (rows, 1))
+        self._length, self._rows, self._seed = length, rows, seed
+        if len(self._ids) < length:
+            raise ValueError(
+                f"The text has {len(self._ids)} ids, fewer than length={length}. "
+                "Give more text or a smaller length."
+            )
+        self._num_batches = num_batches or max(1, len(self._ids) // (rows * length))
+
+    def __len__(self):
+        return self._num_batches
+
+    def _batch(self, index):
+        places = len(self._ids) - self._length + 1
+        # The remainder of 64 random bits: numpy keeps the bits alike in all versions.
+        starts = _random_bits(self._seed, 0, index, self._rows) % np.uint64(places)
+        chosen = starts.astype(np.int64)[:, None] + np.arange(self._length)
+        return {"token_ids": np.concatenate([self._before, self._ids[chosen]], axis=1)}
+
+
+class BucketedBatches(Batches):
+    """Batches of examples of like lengths, made by `bucketed_batches`.
+
+    `batches[i]` is batch `i % len(batches)` of epoch `i // len(batches)`.
+
+    Args:
+        columns: name to flat values and, for a sequence feature, offsets (N + 1,).
+        lengths: int (N, number of sequence features), after truncation.
+        buckets: list of (lengths a sequence feature, rows, example indices).
+        pads: name to what fills rows.
+        seed: as in `bucketed_batches`; so for the next two.
+        shuffle: a new order every epoch.
+        remainder: what happens to a bucket's last batch.
+        num_truncated: for the report.
+        num_dropped: for the report.
+    """
+
+    def __init__(
+        self,
+        columns,
+        lengths,
+        buckets,
+        pads,
+        *,
+        seed,
+        shuffle,
+        remainder,
+        num_truncated,
+        num_dropped,
+    ):
+        self._columns = columns
+        self._lengths = lengths
+        self._buckets = buckets
+        self._pads = pads
+        self._seed = seed
+        self._shuffle = shuffle
+        self._remainder = remainder
+        self._num_truncated = num_truncated
+        self._num_dropped = num_dropped
+        self._counts = [
+            len(indices) // rows if remainder == "drop" else -(-len(indices) // rows)
+            for _, rows, indices in buckets
+        ]
+        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
+
+    @property
+    def shapes(self):
+        """The buckets: tuples with a length for each sequence feature."""
+        return tuple(shape for shape, _, _ in self._buckets)
+
+    @property
+    def report(self):
+        """A `BatchReport`: what stands in the batches, and how much is padding."""
+        places, used, rows_of_report = 0, 0.0, []
+        for (shape, rows, indices), count in zip(
+            self._buckets, self._counts, strict=True
+        ):
+            filled = len(indices) if self._remainder == "keep" else count * rows
+            places += filled * sum(shape)
+            share = min(1.0, filled / len(indices))  # of examples that "drop" leaves
+            used += share * float(self._lengths[indices].sum())
+            rows_of_report.append((shape, rows, len(indices), count))
+        return BatchReport(
+            num_examples=sum(len(indices) for _, _, indices in self._buckets),
+            num_truncated=self._num_truncated,
+            num_dropped=self._num_dropped,
+            padding=1.0 - used / places,
+            buckets=tuple(rows_of_report),
+        )
+
+    def __len__(self):
+        return sum(self._counts)
+
+    def _batch(self, index):
+        epoch, place = divmod(index, len(self))
+        buckets, parts, members = self._order(epoch)
+        bucket, part = buckets[place], parts[place]
+        shape, rows, _ = self._buckets[bucket]
+        chosen = members[bucket][part * rows : (part + 1) * rows]
+        if self._remainder == "keep":
+            rows = len(chosen)
+        batch, feature = {}, 0
+        for name, (values, offsets) in self._columns.items():
+            if offsets is None:
+                batch[name] = np.full(rows, self._pads[name], values.dtype)
+                batch[name][: len(chosen)] = values[chosen]
+                continue
+            batch[name] = np.full((rows, shape[feature]), self._pads[name], np.int32)
+            for row, example in enumerate(chosen):
+                length, offset = self._lengths[example, feature], offsets[example]
+                batch[name][row, :length] = values[offset : offset + length]
+            feature += 1
+        return batch
+
+    def __getstate__(self):
+        # The cache cannot be pickled, and the worker that unpickles fills its own.
+        return {**self.__dict__, "_order": None}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
+
     def _epoch_order(self, epoch):
         """Each place's bucket and part of it, and each bucket's examples in order."""
         members = [
@@ -246,11 +294,17 @@ class BucketedBatches:
     def _permutation(self, size, epoch, stream):
         if not self._shuffle:
             return np.arange(size)
-        # numpy promises the raw bits of a generator in every version, but not the
-        # order that `permutation` makes of them.
-        key = np.array([self._seed, stream], np.uint64)
-        bits = np.random.Philox(key=key, counter=[0, 0, 0, epoch]).random_raw(size)
-        return np.argsort(bits, kind="stable")
+        return np.argsort(_random_bits(self._seed, stream, epoch, size), kind="stable")
+
+
+def _random_bits(seed, stream, index, size):
+    """uint64 (size,) that follow from the three numbers.
+
+    numpy promises the raw bits of a generator in every version, but not what
+    `permutation` or `integers` make of them.
+    """
+    key = np.array([seed, stream], np.uint64)
+    return np.random.Philox(key=key, counter=[0, 0, 0, index]).random_raw(size)
 
 
 def open_tf_data(generate, example):

@@ -63,17 +63,44 @@ def load_pairs(
         ImportError: `tensorflow_datasets` or TensorFlow is not installed.
         ValueError: `columns` do not fit the kind of source.
     """
-    if _is_tfds(source):
-        keys = _check_columns(columns, str, "feature names of the data set")
-        return load_tfds(source[len(_TFDS) :], split, keys)
     if not isinstance(source, (str, Path)):
         return _read_parallel(source, columns)
-    path = Path(source)
-    if path.is_dir():
+    if not _is_tfds(source) and Path(source).is_dir():
         languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
-        return _read_folder(path, languages, split)
-    numbers = _check_columns(columns, int, "column numbers from 0")
-    return _read_columns(path, numbers or (0, 1), extra_columns)
+        return _read_folder(Path(source), languages, split)
+    return load_rows(source, columns=columns, split=split, extra_columns=extra_columns)
+
+
+def load_rows(
+    source: str | Path,
+    *,
+    columns: Sequence[int] | Sequence[str] | None = None,
+    split: str = "train",
+    extra_columns: bool = False,
+    count: int = 2,
+) -> list[tuple[str, ...]]:
+    """Columns of a tab-separated file, or features of a TFDS data set; any number.
+
+    Args:
+        source: a file or `"tfds:name"`, as in `load_pairs`; so for the next three.
+        columns: numbers from 0, or names of features, in the order of the result.
+        split: of a TFDS data set.
+        extra_columns: rows may have different numbers of columns.
+        count: how many `columns` there have to be.
+
+    Returns:
+        list of tuples of str.
+
+    Raises:
+        DataError: as in `load_pairs`.
+        ImportError: as in `load_pairs`.
+        ValueError: `columns` do not fit the kind of source.
+    """
+    if _is_tfds(source):
+        keys = _check_columns(columns, str, "feature names of the data set", count)
+        return load_tfds(source[len(_TFDS) :], split, keys)
+    numbers = _check_columns(columns, int, "column numbers from 0", count)
+    return _read_columns(Path(source), numbers or tuple(range(count)), extra_columns)
 
 
 def load_texts(
@@ -295,15 +322,16 @@ def _is_tfds(source):
     return isinstance(source, str) and source.startswith(_TFDS)
 
 
-def _check_columns(columns, kind, meaning):
+def _check_columns(columns, kind, meaning, count=2):
     if columns is None:
         return None
     columns = tuple(columns) if not isinstance(columns, str) else (columns,)
-    fits = len(columns) == 2 and all(
+    fits = len(columns) == count and all(
         isinstance(column, kind) and not isinstance(column, bool) for column in columns
     )
     if not fits or (kind is int and min(columns) < 0):
-        raise ValueError(f"columns must be two {meaning}. Received: {columns}.")
+        number = "two" if count == 2 else count
+        raise ValueError(f"columns must be {number} {meaning}. Received: {columns}.")
     return columns
 
 

@@ -3,18 +3,19 @@
 import hashlib
 
 
-def split_examples(examples, *, validation=0.1, test=0.1, seed=0):
-    """Splits examples by a hash of their source side.
+def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
+    """Splits examples by a hash of one side, by default their source.
 
-    Equal sources go to the same split whatever their targets are, so that no test
-    sentence was trained on with another translation; and an example stays where it is
-    when the corpus grows.
+    Examples that are equal on that side go to the same split whatever the other is, so
+    that no test sentence was trained on with another translation; and an example stays
+    where it is when the corpus grows.
 
     Args:
-        examples: strings, or tuples whose first item, a string, is the source.
-        validation: expected share of the distinct sources, in [0, 1).
+        examples: strings, or tuples whose item `side` is a string.
+        validation: expected share of the distinct texts, in [0, 1).
         test: likewise; the two sum to less than 1.
         seed: another number gives another split.
+        side: the number of the item that is hashed, from 0.
 
     Returns:
         dict of lists `"train"`, `"validation"`, `"test"`, each in the order of
@@ -30,8 +31,8 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0):
         )
     splits = {"train": [], "validation": [], "test": []}
     for example in examples:
-        source = example if isinstance(example, str) else example[0]
-        place = hash_fraction(f"{seed}\n{source}")
+        text = example if isinstance(example, str) else example[side]
+        place = hash_fraction(f"{seed}\n{text}")
         if place < test:
             name = "test"
         elif place < test + validation:

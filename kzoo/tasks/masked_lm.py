@@ -226,13 +226,17 @@ class MaskedLM(EncoderTask):
     def _is_raw(self, x, y=None):
         return super()._is_raw(x, y) or (y is None and isinstance(x, dict))
 
-    def _batches(self, x, y, *args, seed=0, **kwargs):
+    def _batches(self, x, y, *args, **kwargs):
         if not any(len(text) for text in (x if is_text(x) else ["ids"])):
             raise ValueError(
                 f"{self.name} needs a text that is not empty. Received: {len(x)} empty "
                 "ones."
             )
-        batches = super()._batches(x, y, *args, seed=seed, **kwargs)
+        return super()._batches(x, y, *args, **kwargs)
+
+    def batches(self, features, *, seed=0, **options):
+        """As of every task, with tokens masked; which, follows from the seed, too."""
+        batches = super().batches(features, seed=seed, **options)
         return batches.map(functools.partial(self._masked_batch, seed=seed))
 
     def _masked_batch(self, batch, index, seed):

@@ -220,20 +220,48 @@ class LearnsText(Task):
         sample_weight=None,
         class_weight=None,
     ):
+        features = self.encode_examples(x, y)
+        weights = self._weights(features, sample_weight, class_weight)
+        if weights is not None:
+            features = {**features, _WEIGHT: weights}
+        return self.batches(
+            features,
+            batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
+            shuffle=shuffle,
+            seed=seed,
+        )
+
+    def batches(
+        self,
+        features,
+        *,
+        batch_size=None,
+        tokens_per_batch=None,
+        shuffle=True,
+        seed=0,
+    ):
+        """Batches as `fit` makes them of strings, for `pipeline`.
+
+        Args:
+            features: what `encode_examples` gives, of one text or of many splits of it.
+            batch_size: as in `fit`; so for the others.
+            tokens_per_batch: instead.
+            shuffle: a new order every epoch.
+            seed: of the order.
+
+        Returns:
+            `kzoo.data.BucketedBatches`.
+        """
         from kzoo.data import bucketed_batches
 
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
-        features = self.encode_examples(x, y)
-        pads = self._pad_ids(features)
-        weights = self._weights(features, sample_weight, class_weight)
-        if weights is not None:
-            features, pads = {**features, _WEIGHT: weights}, {**pads, _WEIGHT: 0.0}
         batches = bucketed_batches(
             features,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
-            pad_ids=pads,
+            pad_ids={**self._pad_ids(features), **_weight_pad(features)},
             # Losses and metrics of Keras would count rows that only fill a batch.
             remainder="fill" if self.leaves_out_filling else "keep",
             max_length=self._max_lengths(),
@@ -424,6 +452,11 @@ def is_text(x):
     first = next(parts, None)
     first = first[0] if isinstance(first, (list, tuple)) else first
     return isinstance(first, str)
+
+
+def _weight_pad(features):
+    """What fills the weights, where there are any: rows of padding count nothing."""
+    return {_WEIGHT: 0.0} if _WEIGHT in features else {}
 
 
 def _element(inputs, targets, weights=None):

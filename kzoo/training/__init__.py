@@ -3,7 +3,12 @@
 B batch, T target length, V vocabulary_size, as in `kzoo.layers`.
 """
 
-from kzoo.training.callbacks import CheckpointAverage, ResumableCheckpoint
+from kzoo.training.callbacks import (
+    BestEpoch,
+    CheckpointAverage,
+    EpochHistory,
+    ResumableCheckpoint,
+)
 from kzoo.training.losses import (
     ContrastiveLoss,
     CosineSimilarityLoss,
@@ -19,9 +24,11 @@ from kzoo.training.schedules import WarmupInverseSquareRoot
 
 __all__ = [
     "Adam",
+    "BestEpoch",
     "CheckpointAverage",
     "ContrastiveLoss",
     "CosineSimilarityLoss",
+    "EpochHistory",
     "MaskedBinaryCrossEntropy",
     "MaskedCrossEntropy",
     "MaskedLoss",

@@ -1,7 +1,9 @@
-"""Callbacks: resume a killed training exactly, average the last epochs."""
+"""Callbacks: resume a killed training exactly, average epochs or keep the best."""
 
 import json
+import math
 import os
+import time
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +206,84 @@ class CheckpointAverage(keras.callbacks.Callback):
                 total = total + exact
             mean = total / len(files_read) if len(files_read) > 1 else total
             variable.assign(mean.astype(value.dtype))
+
+
+class BestEpoch(keras.callbacks.Callback):
+    """Sets the weights, when training ends, to those of the epoch that was best.
+
+    They lie on disk with the measure, so a training that is killed and resumed has the
+    same best epoch. Of equal epochs the first is the best.
+
+    Args:
+        path: the file, `.npz`; its folder is made.
+        measure: of an epoch, such as `"val_accuracy"`. Lower is better where its name
+            ends with `loss`, `error` or `perplexity`, else higher.
+
+    Raises:
+        ValueError: at the end of an epoch, no such measure; or at the end of `fit`, a
+            file that is damaged or of another model.
+    """
+
+    def __init__(self, path, measure):
+        super().__init__()
+        self.path, self.measure = Path(path), measure
+        self._lower = measure.endswith(("loss", "error", "perplexity"))
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes the weights if this epoch is the best."""
+        if self.measure not in (logs or {}):
+            raise ValueError(
+                f"BestEpoch.measure must be a measure of an epoch, one of "
+                f"{sorted(logs or {})}. Received: {self.measure!r}."
+            )
+        value = float(logs[self.measure])
+        if self.path.exists() and epoch:
+            with _open_arrays(self.path) as (meta, _):
+                best = meta["value"]
+            better = value < best if self._lower else value > best
+            if not (better or math.isnan(best)):
+                return
+        meta = {"epoch": epoch + 1, "value": value}
+        _write_arrays(self.path, self.model.weights, meta)
+
+    def on_train_end(self, logs=None):
+        """Sets the weights."""
+        weights = self.model.weights
+        with _open_arrays(self.path) as (meta, read):
+            _check_fits(self.path, meta, weights)
+            for i, variable in enumerate(weights):
+                variable.assign(read(i))
+
+
+class EpochHistory(keras.callbacks.Callback):
+    """Keeps the measures of every epoch in a file, also when training is resumed.
+
+    Args:
+        path: a JSON list of dicts, one an epoch, rewritten after each: `epoch` from 1,
+            `seconds` of the clock, and the measures.
+    """
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = Path(path)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the clock."""
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes the rows, without what a killed training wrote of this epoch."""
+        rows = []
+        if self.path.exists():
+            rows = json.loads(self.path.read_text(encoding="utf-8"))
+        seconds = round(time.perf_counter() - self._start, 3)
+        measures = {name: float(value) for name, value in (logs or {}).items()}
+        rows = [row for row in rows if row["epoch"] <= epoch]
+        rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(self.path.name + ".partial")
+        partial.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.path)
 
 
 # A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,

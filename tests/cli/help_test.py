@@ -8,7 +8,16 @@ import pytest
 import kzoo
 from kzoo.cli import app, console
 
-COMMANDS = ["demo", "presets", "train", "translate", "generate", "export", "verify"]
+COMMANDS = [
+    "demo",
+    "presets",
+    "train",
+    "evaluate",
+    "translate",
+    "generate",
+    "export",
+    "verify",
+]
 
 
 def test_help_imports_neither_keras_nor_numpy():

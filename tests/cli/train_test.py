@@ -1,10 +1,6 @@
 """train: from a file to a model; stopped and run again, the same model."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from safetensors.numpy import load_file
@@ -99,45 +95,6 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
     assert "the texts of DATA" in changed.stderr
 
 
-def test_a_killed_training_that_is_run_again_gives_the_same_model(
-    pairs, small, tmp_path
-):
-    epochs = 12
-
-    def start(name):
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "kzoo.cli", "train", pairs),
-                *("--size", small("encoder_decoder"), "--out", tmp_path / name),
-                *("--epochs", str(epochs), "--validation-share", "0", *QUICK),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    whole, killed = start("whole"), start("killed")
-    state = tmp_path / "killed" / "training" / "state.npz"
-    while not state.exists() and killed.poll() is None:  # the first epoch's
-        time.sleep(0.01)
-    killed.kill()
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "config.json").exists()
-
-    again = start("killed")
-    for process in (whole, again):
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    assert "Going on" in errors and "epoch 1/" not in errors
-    assert f"epoch {epochs}/" in errors
-    weights = [
-        (tmp_path / name / "model.safetensors").read_bytes()
-        for name in ("whole", "killed")
-    ]
-    assert weights[0] == weights[1]
-
-
 def test_running_text_makes_a_language_model_that_generates(
     run, small, tmp_path, capsys
 ):
@@ -156,13 +113,13 @@ def test_running_text_makes_a_language_model_that_generates(
     assert task.generate("the", max_new_tokens=2) is not None
 
 
-def test_a_named_size_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
-    from kzoo.cli import settings
-
+def test_a_named_size_wins_over_a_file_of_its_name(refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").write_text("no config")
-    options = {"size": "tiny", "task": "translation"}
-    assert settings.of(options, [("a", "b")], [])["size"] == "tiny"
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    # It is read as a size, so that the pairs are what is refused.
+    line = refused("train", "pairs.tsv", "--size", "tiny", "--out", "new")
+    assert "too few to hold out" in line
 
 
 def test_bad_input_is_refused_before_anything_is_made(

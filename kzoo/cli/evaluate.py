@@ -1,0 +1,184 @@
+"""`kzoo evaluate`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kzoo.cli.console import (
+    Failure,
+    help_text,
+    load_keras,
+    load_model,
+    note,
+    one_line_errors,
+    out,
+    progress,
+)
+
+HELP = help_text("""
+Score a model on the test sets of its recipe.
+
+Every measure comes with a 95 % confidence interval of a bootstrap; BLEU and chrF are
+sacrebleu's, with its signatures. The scores are printed, and written as scores.json
+into the model's folder.
+
+[bold]Examples[/bold]
+
+  kzoo evaluate en-de --data multi30k
+  kzoo evaluate multi30k-en-de --data multi30k --tests test_2016_flickr
+  kzoo evaluate translator --recipe recipe.toml --data multi30k --out scores.json
+""")
+
+
+@one_line_errors
+def evaluate(
+    preset: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of `kzoo train`, the name of a preset, or hf://owner/name.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--data", metavar="FOLDER", help="What the recipe's files are relative to."
+        ),
+    ] = Path("."),
+    tests: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Test sets, with commas between.",
+            show_default="all of the recipe",
+        ),
+    ] = None,
+    recipe_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", help="Another recipe.", show_default="the preset's recipe.toml"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the scores here.",
+            show_default="scores.json in the folder",
+        ),
+    ] = None,
+):
+    """Runs the command."""
+    own = Path(preset)
+    if output is None and own.is_dir() and os.access(own, os.W_OK):
+        output = own / "scores.json"
+    if output is not None and not output.parent.is_dir():
+        raise Failure(f"--out {output}: there is no folder {output.parent}.")
+    load_keras()
+    from kzoo.zoo.evaluation import evaluate as scores_of
+    from kzoo.zoo.pretrained import TASKS
+    from kzoo.zoo.recipes import Recipe
+
+    recipe = Recipe.load(recipe_path or _recipe_path(preset))
+    task = load_model(preset)
+    if type(task).__name__ != TASKS[recipe.task]:
+        raise Failure(
+            f"The recipe is of a {TASKS[recipe.task]}, and {preset} is a "
+            f"{type(task).__name__}. Give its own with --recipe."
+        )
+    names = [name.strip() for name in tests.split(",")] if tests else None
+    with progress(f"Scoring {preset}"):
+        scores = scores_of(task, recipe, folder, names)
+    scores = {"command": _command(), **scores}
+    out.print(_table(preset, recipe, scores))
+    for name, signature in _signatures(scores).items():
+        out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
+    if recipe.evaluation.interval:
+        _compare(recipe, scores)
+    if output is not None:
+        partial = output.with_name(output.name + ".partial")
+        partial.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+        partial.replace(output)
+        note(f"Scores: {output}")
+
+
+def _recipe_path(preset):
+    """The preset's own recipe."""
+    from kzoo.checkpoints.hub import local_folder
+    from kzoo.zoo.recipes import RECIPE_FILE, shipped
+
+    if not Path(preset).exists() and preset in shipped():
+        return shipped()[preset]
+    folder = preset
+    if preset.startswith("hf://"):
+        folder = local_folder(preset, patterns=(RECIPE_FILE,), weights=False)
+    path = Path(folder) / RECIPE_FILE
+    if not path.is_file():
+        raise Failure(
+            f"{preset} has no {RECIPE_FILE}, which names the test sets. Expected a "
+            f"folder of `kzoo train`, or one of {', '.join(shipped())}; or give "
+            "--recipe."
+        )
+    return path
+
+
+def _command():
+    """What was typed, with the script's name alone."""
+    return " ".join(["kzoo", *sys.argv[1:]])
+
+
+def _table(preset, recipe, scores):
+    table = Table(title=f"{preset}", title_justify="left", title_style="bold")
+    for name, justify in (
+        ("test", "left"),
+        ("rows", "right"),
+        ("measure", "left"),
+        ("value", "right"),
+        ("95 % interval", "right"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=True)
+    for test, found in scores["tests"].items():
+        for number, (name, row) in enumerate(found["measures"].items()):
+            main = recipe.evaluation.main == (test, name)
+            low, high = _number(row["low"]), _number(row["high"])
+            table.add_row(
+                "" if number else test,
+                "" if number else f"{found['rows']:,}",
+                name,
+                _number(row["value"]),
+                f"{low} to {high}",
+                style="bold" if main else None,
+            )
+    return table
+
+
+def _signatures(scores):
+    """Measure to signature, which is that of every test set."""
+    return {
+        name: row["signature"]
+        for found in scores["tests"].values()
+        for name, row in found["measures"].items()
+        if "signature" in row
+    }
+
+
+def _number(value):
+    """Percentages and perplexities with two digits, rates and losses with four."""
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+
+
+def _compare(recipe, scores):
+    """Whether the main score lies where the recipe says."""
+    test, measure = recipe.evaluation.main
+    if test not in scores["tests"]:
+        return
+    low, high = recipe.evaluation.interval
+    value = scores["tests"][test]["measures"][measure]["value"]
+    inside = "inside" if low <= value <= high else "outside"
+    note(f"{measure} on {test} is {inside} the recipe's interval, {low} to {high}.")

@@ -1,0 +1,424 @@
+"""The scores of a model on a recipe's test sets, with confidence intervals.
+
+    examples ► `answers` (the task's own verb) ► `measures` ► scores.json
+
+`answers` asks the task, or an artifact that stands behind its verbs
+(`kzoo.exporters.answers.answers_from`); `measures` knows answers and references alone,
+so that every form of a model is scored by the same code.
+
+An interval is that of a percentile bootstrap over examples (Efron and Tibshirani, 1993,
+chapter 13): sentences, or windows of running text, are drawn with replacement, so many
+as there are. BLEU and chrF have sacrebleu's own (Koehn, 2004,
+https://aclanthology.org/W04-3250), with its seed.
+"""
+
+import importlib.metadata
+import math
+import os
+import platform
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kzoo.data import padded_batch
+from kzoo.training.scores import metrics_library
+from kzoo.zoo.examples import inputs_and_targets, read_test
+
+SCORES_FILE = "scores.json"
+CONFIDENCE, SAMPLES, SEED = 0.95, 1000, 12345  # as sacrebleu has them
+_NUMBERS_AT_A_TIME = 2**22
+
+
+def evaluate(task, recipe, folder, tests=None, *, advance=None):
+    """Scores a model on test sets of a recipe.
+
+    Args:
+        task: the model, a `kzoo.tasks` task.
+        recipe: a `kzoo.zoo.recipes.Recipe` of the same task.
+        folder: that its files are relative to.
+        tests: names among `recipe.data.tests`; by default all but `"validation"`, or
+            that where there is no other.
+        advance: function of a test set's name, called when its turn comes.
+
+    Returns:
+        dict as `scores.json` holds it: `machine`, `versions`, `main` where the recipe
+        has one, and `tests`, name to `rows`, `options`, `seconds` and `measures`. A
+        measure has `value`, `low`, `high`, `confidence`, and a `signature` where its
+        field has one.
+
+    Raises:
+        DataError: a test set's file is missing, with what was expected, or wrong.
+        ImportError: a library of the extra `metrics` is not installed.
+        ValueError: an unknown test set, or measure in the recipe.
+    """
+    names = list(tests or recipe.data.tests)
+    if not tests and len(names) > 1:
+        names = [name for name in names if name != "validation"]
+    if not names:
+        raise ValueError(
+            f"The recipe {recipe.name} has no test set: [data] test names none."
+        )
+    # All are read first, so that a missing file is known before the work.
+    examples = {name: read_test(recipe, folder, name) for name in names}
+    scores = {"machine": machine(), "versions": versions(), "tests": {}}
+    if recipe.evaluation.main:
+        scores["main"] = list(recipe.evaluation.main)
+    for name, rows in examples.items():
+        if advance:
+            advance(name)
+        start = time.perf_counter()
+        found = answers(task, recipe, rows)
+        seconds = time.perf_counter() - start
+        scores["tests"][name] = {
+            "rows": len(rows),
+            "options": dict(recipe.evaluation.options),
+            "seconds": round(seconds, 3),
+            "measures": measures(recipe, rows, found),
+        }
+    return scores
+
+
+def answers(task, recipe, examples):
+    """What a model says to the examples: what `measures` compares.
+
+    Args:
+        task: the model; inside `answers_from` it is an artifact.
+        recipe: says the options.
+        examples: as `kzoo.zoo.examples` reads them.
+
+    Returns:
+        A translation, a class (int), a list of labels, a number or a cosine each; of a
+        language model float64 (N, 2), nats and tokens of each text or window.
+    """
+    options = dict(recipe.evaluation.options)
+    x, y = inputs_and_targets(recipe, examples)
+    if recipe.task == "seq2seq_lm":
+        return task.generate(x, **options)
+    if recipe.task == "causal_lm" and recipe.data.format == "running":
+        return _running_nats(task, recipe, x[0], **options)
+    if recipe.task == "causal_lm":
+        tokens = [len(row) - 1 for row in task.encode_examples(x)["token_ids"]]
+        return np.stack([task.energy(x, **options), tokens], axis=1).astype("float64")
+    if recipe.task == "text_classifier":
+        logits = task.predict(x, **{"verbose": 0, **options})
+        return logits.argmax(axis=-1).tolist()
+    if recipe.task == "token_classifier":
+        return task.tag(x, **options)
+    if recipe.task == "sentence_embedder":
+        first, second = (
+            task.embed(list(side), **options) for side in zip(*x, strict=True)
+        )
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        return (np.sum(first * second, axis=1) / np.maximum(lengths, 1e-12)).tolist()
+    if recipe.task in ("text_regressor", "pair_scorer"):
+        predicted = task.predict(x, **{"verbose": 0, **options})
+        return predicted.reshape(len(x)).tolist()
+    raise ValueError(
+        f"kzoo evaluate scores {sorted(_MEASURES)}. Received: task {recipe.task!r}."
+    )
+
+
+def measures(recipe, examples, found):
+    """The task's measures of answers.
+
+    Args:
+        recipe: says the task, its labels and languages, and which measures.
+        examples: as `kzoo.zoo.examples` reads them.
+        found: of `answers`.
+
+    Returns:
+        dict from a measure's name to `value`, `low`, `high`, `confidence` and, where
+        there is one, `signature`.
+
+    Raises:
+        ValueError: the recipe asks for a measure that the task has not.
+    """
+    scores = _MEASURES[recipe.task](recipe, examples, found)
+    wanted = recipe.evaluation.measures or list(scores)
+    unknown = sorted(set(wanted) - set(scores))
+    if unknown:
+        raise ValueError(
+            f"[evaluation] measures must be of {list(scores)}. Received: {unknown}."
+        )
+    return {name: scores[name] for name in wanted}
+
+
+def bootstrap(count, statistic, *, size=1, samples=SAMPLES, seed=SEED):
+    """The ends of a percentile bootstrap's interval.
+
+    Args:
+        count: of examples.
+        statistic: function of int (R, count), the examples of R samples, to floats
+            (R,) or a dict of such.
+        size: numbers that the statistic holds of an example; it bounds the memory.
+        samples: how many.
+        seed: of the draws.
+
+    Returns:
+        (low, high), floats, or a dict of such pairs.
+    """
+    generator, drawn = np.random.default_rng(seed), []
+    most = max(1, _NUMBERS_AT_A_TIME // (count * size))
+    while samples:
+        rows = min(samples, most)
+        drawn.append(statistic(generator.integers(0, count, (rows, count))))
+        samples -= rows
+    ends = [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)]
+
+    def interval(parts):
+        return tuple(np.nanpercentile(np.concatenate(parts), ends).tolist())
+
+    if isinstance(drawn[0], dict):
+        return {name: interval([each[name] for each in drawn]) for name in drawn[0]}
+    return interval(drawn)
+
+
+def machine():
+    """The machine in words: its processor, how many cores, and accelerators."""
+    processor = platform.processor() or platform.machine()
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        lines = described.read_text(encoding="utf-8", errors="replace").split("\n")
+        named = [line.split(":")[1].strip() for line in lines if "model name" in line]
+        processor = next(iter(named), processor)
+    devices = [d for d in keras.distribution.list_devices() if not d.startswith("cpu")]
+    return ", ".join([processor, f"{os.cpu_count()} cores", *devices])
+
+
+def versions():
+    """Name to version of what computes a score."""
+    names = ("keras", keras.backend.backend(), "sacrebleu", "sacremoses", "seqeval")
+    found = {}
+    for name in ("kzoo", *names, "scikit-learn", "scipy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# Translation.
+
+
+def _translation(recipe, examples, translations):
+    """Detokenised, cased BLEU and chrF; and BLEU as papers on Multi30k have it."""
+    sacrebleu = metrics_library("sacrebleu")
+    _, references = inputs_and_targets(recipe, examples)
+    scores = {}
+    for name, metric, texts, before in (
+        ("bleu", sacrebleu.BLEU(), (translations, references), ""),
+        ("chrf", sacrebleu.CHRF(), (translations, references), ""),
+        *_papers(sacrebleu, recipe, translations, references),
+    ):
+        score = metric.corpus_score(texts[0], [texts[1]], n_bootstrap=SAMPLES)
+        signature = f"{before}{metric.get_signature()}"
+        mean, half = score._mean, score._ci  # public only as text
+        scores[name] = _row(score.score, (mean - half, mean + half), signature)
+    return scores
+
+
+def _papers(sacrebleu, recipe, translations, references):
+    """Lower-cased, punctuation normalised, tokenised: scripts/task1-tokenize.sh of
+    https://github.com/multi30k/dataset; of recipes that name the target's language.
+    """  # noqa: D205  one sentence
+    if not recipe.data.languages:
+        return
+    moses = metrics_library("sacremoses")
+    language = recipe.data.languages[-1]
+    normalizer = moses.MosesPunctNormalizer(lang=language)
+    tokenizer = moses.MosesTokenizer(lang=language)
+
+    def tokenized(texts):
+        return [
+            tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True)
+            for text in texts
+        ]
+
+    version = importlib.metadata.version("sacremoses")
+    signature = f"moses:{version}|norm:{language}|tok:{language}|"
+    metric = sacrebleu.BLEU(lowercase=True, tokenize="none", force=True)
+    texts = tokenized(translations), tokenized(references)
+    yield "bleu_lowercased", metric, texts, signature
+
+
+# Classes, labels and numbers.
+
+
+def _classification(recipe, examples, classes):
+    """Accuracy, and the mean F1 of the classes that occur."""
+    _, y = inputs_and_targets(recipe, examples)
+    names = list(recipe.task_options.get("labels") or sorted(set(y)))
+    expected = np.array(
+        [y_i if isinstance(y_i, int) else names.index(y_i) for y_i in y]
+    )
+    got = np.asarray(classes)
+    kinds = np.arange(max(expected.max(), got.max()) + 1)
+    is_expected, is_got = (column[:, None] == kinds for column in (expected, got))
+    # Of each class: hits, answers and references, whose sums give every measure.
+    counts = np.stack([is_expected & is_got, is_got, is_expected], axis=1)
+
+    def scores(hits, answers, references):
+        sums, occurs = answers + references, answers + references > 0
+        f1 = 2 * hits / np.maximum(sums, 1)
+        return {
+            "accuracy": hits.sum(axis=-1) / references.sum(axis=-1),
+            "macro_f1": (f1 * occurs).sum(axis=-1) / occurs.sum(axis=-1),
+        }
+
+    return _of_sums(counts, scores)
+
+
+def _tagging(recipe, examples, found):
+    """Accuracy of the words; for BIO labels also precision, recall and F1 of entities,
+    as seqeval finds them.
+    """  # noqa: D205  one sentence
+    expected = [labels for _, labels in examples]
+    pairs = list(zip(expected, found, strict=True))
+    words = [(sum(map(str.__eq__, y, a)), len(y)) for y, a in pairs]
+    scores = _of_sums(words, lambda right, all: {"accuracy": right / all})
+    if not all(label[:2] in ("O", "B-", "I-") for row in expected for label in row):
+        return scores
+    metrics_library("seqeval")
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    entities = [[set(get_entities(row)) for row in pair] for pair in pairs]
+    counts = [(len(y & a), len(a), len(y)) for y, a in entities]
+
+    def entity_scores(hits, answers, references):
+        return {
+            "precision": hits / np.maximum(answers, 1),
+            "recall": hits / np.maximum(references, 1),
+            "f1": 2 * hits / np.maximum(answers + references, 1),
+        }
+
+    return {**scores, **_of_sums(counts, entity_scores)}
+
+
+def _correlation(recipe, examples, predicted):
+    """Spearman and Pearson correlation."""
+    stats = metrics_library("scipy.stats")
+    _, y = inputs_and_targets(recipe, examples)
+    columns = np.stack([y, predicted]).astype("float64")
+
+    def pearson(pair):
+        """Along the last axis of (2, ...); NaN where one side is constant."""
+        first, second = pair - pair.mean(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            return (first * second).sum(axis=-1) / np.sqrt(
+                (first**2).sum(axis=-1) * (second**2).sum(axis=-1)
+            )
+
+    def scores(chosen):
+        pair = columns[:, chosen]
+        ranks = stats.rankdata(pair, axis=-1)
+        return {"spearman": pearson(ranks), "pearson": pearson(pair)}
+
+    values = scores(np.arange(len(y)))
+    ends = bootstrap(len(y), scores, size=8)
+    return {name: _row(values[name], ends[name]) for name in values}
+
+
+# Language models.
+
+
+def _language(recipe, examples, nats_and_tokens):
+    """Nats a token; bits a character and perplexity a word of the original text, which
+    do not depend on the tokenizer. A line's end counts as a character and a word, the
+    `<eos>` of Merity et al., 2016, https://arxiv.org/abs/1609.07843; other words are
+    what white space separates.
+    """  # noqa: D205  one sentence
+    running = recipe.data.format == "running"
+    nats, tokens = np.asarray(nats_and_tokens, "float64").T
+    characters = sum(map(len, examples)) + (0 if running else len(examples))
+    lines = examples[0].count("\n") if running else len(examples)
+    words = sum(len(text.split()) for text in examples) + lines
+    loss = nats.sum() / tokens.sum()
+    ends = bootstrap(
+        len(nats),
+        lambda chosen: nats[chosen].sum(axis=1) / tokens[chosen].sum(axis=1),
+        size=2,
+    )
+
+    def row(function):
+        return _row(function(loss), tuple(map(function, ends)))
+
+    per_character, per_word = tokens.sum() / characters, tokens.sum() / words
+    return {
+        "loss": row(float),
+        "perplexity": row(math.exp),
+        "bits_per_character": row(lambda nats: nats * per_character / math.log(2)),
+        "word_perplexity": row(lambda nats: math.exp(min(nats * per_word, 700))),
+    }
+
+
+def _running_nats(task, recipe, text, stride=None, batch_size=32):
+    """-log p of running text in windows that overlap.
+
+    A window has the start token and `[training] length` others, as in training, and is
+    moved on by `stride`; those that it has beyond the one before are counted. So all
+    tokens are, each once, and each but the first has at least `length - stride` before
+    it.
+
+    Returns:
+        float64 (N, 2): nats, and tokens counted, of every window.
+    """
+    length = recipe.training.length
+    stride = stride or length // 2
+    if not 0 < stride <= length:
+        raise ValueError(
+            f"[evaluation.options] stride must be in [1, {length}], the length of a "
+            f"window. Received: {stride}."
+        )
+    ids = task.tokenizer.encode([text])[0]
+    pad, start = task.config.pad_token_id, task.config.start_token_id
+    ends = [min(length, len(ids))]
+    while ends[-1] < len(ids):
+        ends.append(min(ends[-1] + stride, len(ids)))
+    counted = np.diff([0, *ends])
+    rows = [[start, *ids[max(0, end - length) : end]] for end in ends]
+    rows = padded_batch(rows, pad_id=pad)
+    targets = rows[:, 1:].copy()
+    for row, end, count in zip(targets, ends, counted, strict=True):
+        row[: min(length, end) - count] = pad  # counted by windows before
+    nats = task.energy({"token_ids": rows[:, :-1]}, targets, batch_size=batch_size)
+    return np.stack([nats, counted], axis=1).astype("float64")
+
+
+def _of_sums(counts, scores):
+    """Measures that are functions of sums over examples.
+
+    Args:
+        counts: (N, K) or (N, K, C) numbers of each example.
+        scores: function of K arrays (...) or (..., C), the sums, to a dict of (...).
+    """
+    counts = np.asarray(counts, "float64")
+    size = counts[0].size
+
+    def of_samples(chosen):
+        # How often an example was drawn, times its counts: a product of matrices.
+        drawn = np.stack([np.bincount(row, minlength=len(counts)) for row in chosen])
+        sums = drawn @ counts.reshape(len(counts), size)
+        return scores(*np.moveaxis(sums.reshape(-1, *counts.shape[1:]), 1, 0))
+
+    values = scores(*counts.sum(axis=0))
+    ends = bootstrap(len(counts), of_samples, size=2)
+    return {name: _row(values[name], ends[name]) for name in values}
+
+
+def _row(value, ends, signature=None):
+    low, high = map(float, ends)
+    row = {"value": float(value), "low": low, "high": high, "confidence": CONFIDENCE}
+    return row if signature is None else {**row, "signature": signature}
+
+
+_MEASURES = {
+    "causal_lm": _language,
+    "pair_scorer": _correlation,
+    "sentence_embedder": _correlation,
+    "seq2seq_lm": _translation,
+    "text_classifier": _classification,
+    "text_regressor": _correlation,
+    "token_classifier": _tagging,
+}

@@ -1,0 +1,230 @@
+"""The examples of a recipe: read, cut to parts, and as a task takes them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from kzoo.data import (
+    DataError,
+    load_pairs,
+    load_rows,
+    load_tagged,
+    load_texts,
+    split_examples,
+)
+from kzoo.zoo.recipes import HoldOut
+
+_TFDS = "tfds:"
+# Tasks whose targets are numbers.
+_NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
+_LABELLED = ("text_classifier", "token_classifier")
+_UNSUPERVISED = ("causal_lm", "masked_lm")
+
+
+def read_training(recipe, folder):
+    """What a recipe trains on.
+
+    Args:
+        recipe: a `kzoo.zoo.recipes.Recipe`.
+        folder: that its files are relative to.
+
+    Returns:
+        list of training examples, and one of validation examples or `None`. An example
+        is a text or a tuple of columns; running text is one example.
+
+    Raises:
+        DataError: a file is missing, with what was expected of it, or cannot be right;
+            or too few examples to hold any out.
+    """
+    train = _part(recipe, folder, "train")
+    if recipe.data.validation is not None:
+        return train, _read(recipe, folder, "validation", recipe.data.validation)
+    if (recipe.data.hold_out or HoldOut()).validation:
+        return train, _part(recipe, folder, "validation")
+    return train, None
+
+
+def read_test(recipe, folder, name):
+    """The examples of a test set, by one of the names in `recipe.data.tests`.
+
+    Args:
+        recipe: as in `read_training`; so for the next, the result and the errors.
+        folder: that its files are relative to.
+        name: of the test set.
+    """
+    if name not in recipe.data.tests:
+        raise ValueError(
+            f"The recipe {recipe.name} has the test sets {recipe.data.tests}. "
+            f"Received: {name!r}."
+        )
+    if name in recipe.data.test:
+        return _read(recipe, folder, name, recipe.data.test[name])
+    if name == "validation" and recipe.data.validation is not None:
+        return _read(recipe, folder, name, recipe.data.validation)
+    return _part(recipe, folder, name)
+
+
+def inputs_and_targets(recipe, examples):
+    """x and y, as `fit` and `score` of the recipe's task take them.
+
+    Args:
+        recipe: as in `read_training`.
+        examples: of one of the functions above.
+
+    Returns:
+        A list of inputs; and one of targets, or `None` where a task learns from its
+        inputs.
+
+    Raises:
+        DataError: a target is no number where the task predicts one.
+    """
+    if recipe.task in _UNSUPERVISED:
+        return examples, None
+    *inputs, targets = map(list, zip(*examples, strict=True))
+    x = inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
+    if recipe.task in _NUMBERS:
+        targets = [_number(target, i) for i, target in enumerate(targets)]
+    elif recipe.task == "text_classifier":
+        # Files number the classes that the recipe names.
+        names = recipe.task_options.get("labels", targets)
+        targets = [
+            int(label) if label not in names and label.isdigit() else label
+            for label in targets
+        ]
+    return x, targets
+
+
+def labels_of(recipe, examples):
+    """The labels that occur, sorted, where the recipe names none and its task needs
+    some; else `None`.
+    """  # noqa: D205  one sentence
+    options = recipe.task_options
+    if recipe.task not in _LABELLED or {"labels", "num_classes"} & set(options):
+        return None
+    targets = [target for *_, target in examples]
+    if recipe.task == "token_classifier":
+        targets = [label for labels in targets for label in labels]
+    return sorted(set(targets))
+
+
+def texts_of(recipe, examples):
+    """All texts of the examples, for a tokenizer to learn from."""
+    if recipe.task in _UNSUPERVISED:
+        return examples
+    if recipe.task == "token_classifier":
+        return [" ".join(words) for words, _ in examples]
+    targets = recipe.task == "seq2seq_lm"
+    sides = [example if targets else example[:-1] for example in examples]
+    return [text for side in sides for text in side]
+
+
+def fingerprint(*parts):
+    """A short digest of all examples, to notice that data changed."""
+    digest = hashlib.blake2b(digest_size=8)
+    for examples in parts:
+        for example in examples or ():
+            digest.update(json.dumps(example).encode() + b"\n")
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _part(recipe, folder, part):
+    """Of the training file what is neither, or is one, of the held-out parts."""
+    examples = _read(recipe, folder, "train", recipe.data.train)
+    out = recipe.data.hold_out
+    if out is None:
+        return examples
+    whole = examples[0] if recipe.data.format == "running" else examples
+    shares = {"validation": out.validation, "test": out.test}
+    if out.at_most is not None:
+        most = out.at_most / len(whole)
+        shares = {name: min(share, most) for name, share in shares.items()}
+    if out.by == "hash":
+        parts = split_examples(whole, **shares, seed=out.seed, side=out.side)
+    else:
+        begins = int(len(whole) * (1 - shares["test"]))
+        ends = int(len(whole) * (1 - sum(shares.values())))
+        parts = {
+            "train": whole[:ends],
+            "validation": whole[ends:begins],
+            "test": whole[begins:],
+        }
+    for name in ("train", *(name for name, share in shares.items() if share)):
+        if not parts[name]:
+            raise DataError(
+                f"{len(whole)} examples are too few to hold out "
+                f"{sum(shares.values()):.0%} of them: none is left for {name}. Name "
+                "files instead, or hold out none."
+            )
+    found = parts[part]
+    return [found] if recipe.data.format == "running" else found
+
+
+def _read(recipe, folder, part, source):
+    data, columns = recipe.data, recipe.data.columns
+    files = [
+        file if file.startswith(_TFDS) else str(Path(folder) / file)
+        for file in source.files
+    ]
+    for file, given in zip(files, source.files, strict=True):
+        if not file.startswith(_TFDS) and not Path(file).exists():
+            raise DataError(_missing(recipe, folder, part, file, given))
+    if data.format == "tagged":
+        return load_tagged(files[0], columns=columns or (0, 1))
+    if data.format in ("text", "running"):
+        examples = load_texts(
+            files[0],
+            column=columns[0] if columns else None,
+            split=source.split,
+            whole=data.format == "running",
+            extra_columns=data.extra_columns,
+        )
+        return [_prepared(data, text) for text in examples]
+    if data.format == "parallel":
+        examples = load_pairs(tuple(files))
+    elif len(columns or (0, 1)) == 2:
+        examples = load_pairs(
+            files[0],
+            columns=columns,
+            split=source.split,
+            extra_columns=data.extra_columns,
+        )
+    else:
+        examples = load_rows(
+            files[0],
+            columns=columns,
+            split=source.split,
+            extra_columns=data.extra_columns,
+            count=len(columns),
+        )
+    return [tuple(_prepared(data, text) for text in example) for example in examples]
+
+
+def _missing(recipe, folder, part, file, given):
+    data = recipe.data
+    columns = f", columns {list(data.columns)}" if data.columns else ""
+    origin = f" Its data are {data.name or 'at'} {data.url}." if data.url else ""
+    hint = f" For a data set of TensorFlow Datasets write {_TFDS}{given}."
+    return (
+        f"{file} does not exist. The recipe {recipe.name} reads it for {part!r}, as "
+        f"format {data.format!r}{columns}, in the folder {folder}.{origin}"
+        f"{'' if Path(given).suffix else hint}"
+    )
+
+
+def _prepared(data, text):
+    for old, new in data.replace.items():
+        text = text.replace(old, new)
+    if data.last_words is not None:
+        text = " ".join(text.split()[-data.last_words :])
+    return text
+
+
+def _number(text, index):
+    try:
+        return float(text)
+    except ValueError:
+        raise DataError(
+            f"Targets must be numbers. Received: {text!r} for example {index}. "
+            "[data] columns names the texts first and the target last."
+        ) from None

@@ -1,0 +1,738 @@
+"""Recipes: how a model is trained and scored, as data that a TOML file holds.
+
+    name = "multi30k-en-de"           # of the preset
+    title = "..."                     # one line
+    task = "seq2seq_lm"               # a key of FORMATS
+    seed = 1                          # of weights, dropout and order
+
+    [data]                            # `Data`
+    format = "parallel"               # what a file holds, see FORMATS
+    train = ["train.en.gz", "train.de.gz"]    # a `Source`
+    validation = ["val.en.gz", "val.de.gz"]
+    [data.test]
+    test_2016_flickr = ["test_2016_flickr.en.gz", "test_2016_flickr.de.gz"]
+
+    [tokenizer]                       # `Tokenizer`
+    [model]                           # `Model`: size, and fields of its configs
+    [task_options]                    # arguments of the task's class, such as labels
+    [training]                        # `Training`
+    [training.optimizer]              # `Optimizer`
+    [training.schedule]               # `Schedule`
+    [evaluation]                      # `Evaluation`
+    [card]                            # `Card`
+
+The tables are the dataclasses below, whose docstrings say each key; what is left out
+has their defaults. Files are relative to a folder that is given with the recipe, or
+`"tfds:name"`. A key that is not known, a value of another type, and options that
+contradict one another are refused with the file and the key. `kzoo.zoo.training` and
+`kzoo.zoo.evaluation` read recipes.
+"""
+
+import dataclasses
+import json
+import re
+import tomllib
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from kzoo.config import SIZES, ModelConfig
+
+PRESETS = Path(__file__).with_name("presets")
+RECIPE_FILE = "recipe.toml"
+
+Format = Literal["parallel", "columns", "tagged", "text", "running"]
+TokenizerKind = Literal["unigram", "bpe", "sentencepiece-bpe", "wordpiece", "character"]
+
+# What each task learns from, the default first.
+FORMATS = {
+    "causal_lm": ("text", "running"),
+    "masked_lm": ("text",),
+    "pair_scorer": ("columns",),
+    "sentence_embedder": ("columns",),
+    "seq2seq_lm": ("parallel", "columns"),
+    "text_classifier": ("columns",),
+    "text_regressor": ("columns",),
+    "token_classifier": ("tagged",),
+}
+_ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
+_SAMPLED = ("unigram", "sentencepiece-bpe")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be followed; the message names the key."""
+
+
+def _refuse(key, expected, received):
+    raise RecipeError(f"{key}: expected {expected}. Received: {received}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where examples are; in TOML a string, a list of strings, or a table.
+
+    Args:
+        files: one file or `"tfds:name"`; or two parallel files, source first.
+        split: of a data set of TensorFlow Datasets, or of a folder of files
+            `<language>.<split>.txt`.
+    """
+
+    files: tuple[str, ...]
+    split: str = "train"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HoldOut:
+    """Parts of the training file that are not trained on, where there are no files.
+
+    Args:
+        validation: share that is for validation, in [0, 1).
+        test: share that is for the test set `"test"`.
+        by: `"hash"` of a text, so that equal texts are in one part; or `"end"`, the
+            last examples, or the end of running text: the test set is the very last.
+        side: which text is hashed, from 0, such as 0 for the source.
+        at_most: the most examples of a share.
+        seed: another number gives other parts.
+    """
+
+    validation: float = 0.0
+    test: float = 0.0
+    by: Literal["hash", "end"] = "hash"
+    side: int = 0
+    at_most: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
+            _refuse(
+                "[data.hold_out] validation, test",
+                "shares that sum to less than 1",
+                f"{self.validation} and {self.test}",
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """The examples, and what is said of them.
+
+    Args:
+        format: `"parallel"`, two files whose lines n belong together; `"columns"` of a
+            tab-separated file, texts first and target last; `"tagged"`, a word and its
+            label a line; `"text"`, a text a line; `"running"`, a file is one text.
+        train: a `Source`; so for the next, which may be left out.
+        validation: shows how a training goes, and may choose the epoch.
+        test: name to `Source`, for `kzoo evaluate` alone.
+        hold_out: a `HoldOut`, instead of files.
+        columns: numbers from 0, names of features, or the languages of a folder.
+        extra_columns: rows of a file may have different numbers of columns.
+        replace: what is replaced in every text, and by what.
+        last_words: texts are cut to so many words at their end.
+        languages: of the sides, such as `["en", "de"]`.
+        name: of the data set; the next three are for its card.
+        url: where it comes from.
+        licence: of the texts.
+        research_only: whether they are for research alone.
+    """
+
+    format: Format
+    train: Source
+    validation: Source | None = None
+    test: dict[str, Source] = dataclasses.field(default_factory=dict)
+    hold_out: HoldOut | None = None
+    columns: tuple[int | str, ...] | None = None
+    extra_columns: bool = False
+    replace: dict[str, str] = dataclasses.field(default_factory=dict)
+    last_words: int | None = None
+    languages: tuple[str, ...] = ()
+    name: str = ""
+    url: str = ""
+    licence: str = ""
+    research_only: bool = False
+
+    def __post_init__(self):
+        held_out = self.hold_out or HoldOut()
+        if held_out.validation and self.validation:
+            _refuse("[data] validation, hold_out.validation", "one of the two", "both")
+        if held_out.test and "test" in self.test:
+            _refuse("[data] test.test, hold_out.test", "one of the two", "both")
+        if self.format == "running" and self.hold_out and held_out.by != "end":
+            _refuse("[data.hold_out] by", '"end" with running text', repr(held_out.by))
+        number = 2 if self.format == "parallel" else 1
+        for key, source in (
+            ("train", self.train),
+            ("validation", self.validation),
+            *((f"test.{name}", source) for name, source in self.test.items()),
+        ):
+            if source is not None and len(source.files) != number:
+                _refuse(
+                    f"[data] {key}",
+                    f"{number} file{'s' * (number > 1)} of format {self.format!r}",
+                    list(source.files),
+                )
+        if self.columns and self.format in ("parallel", "running"):
+            _refuse("[data] columns", f"none with format {self.format!r}", self.columns)
+
+    @property
+    def tests(self):
+        """Names of what `kzoo evaluate` can score, the test sets first."""
+        held_out = self.hold_out or HoldOut()
+        names = [*self.test, *(["test"] if held_out.test else [])]
+        has_validation = self.validation or held_out.validation
+        return [*names, *(["validation"] if has_validation else [])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """What makes ids of texts, learned from the training texts.
+
+    Args:
+        kind: `"unigram"` and `"sentencepiece-bpe"` are `SentencePieceTokenizer`'s,
+            the others `FastTokenizer`'s.
+        vocabulary_size: the most tokens.
+        lowercase: texts are lower-cased.
+        folder: one that holds a tokenizer, instead of the three above.
+        splits: every text comes in so many splits into pieces, the first of them the
+            most probable and the others drawn (Kudo, 2018,
+            https://arxiv.org/abs/1804.10959). An epoch is as long as with one.
+        alpha: how sharp those draws are, see `SentencePieceTokenizer.sampled`.
+    """
+
+    kind: TokenizerKind | None = None
+    vocabulary_size: int | None = None
+    lowercase: bool = False
+    folder: str | None = None
+    splits: int = 1
+    alpha: float | None = None
+
+    def __post_init__(self):
+        learned = {"kind": self.kind, "vocabulary_size": self.vocabulary_size}
+        given = [key for key, value in learned.items() if value is not None]
+        if self.folder is not None and (given or self.lowercase):
+            _refuse("[tokenizer] folder", "no other key beside it", given)
+        if self.folder is None and len(given) < 2:
+            _refuse("[tokenizer]", "kind and vocabulary_size, or a folder", given)
+        if self.splits < 1 or (self.splits > 1) != (self.alpha is not None):
+            _refuse(
+                "[tokenizer] splits, alpha",
+                "splits above 1 together with alpha, or neither",
+                f"splits={self.splits}, alpha={self.alpha}",
+            )
+        if self.splits > 1 and self.folder is None and self.kind not in _SAMPLED:
+            _refuse("[tokenizer] splits", f"a kind of {_SAMPLED}", repr(self.kind))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The model's config.
+
+    Args:
+        size: a key of `kzoo.config.SIZES`.
+        config: a whole `ModelConfig` as a table, instead.
+        fields: of `StackConfig` and `ModelConfig`, changed from the size, or in each
+            stack of the config. In TOML they stand beside the size.
+    """
+
+    size: str | None = None
+    config: dict[str, Any] | None = None
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if (self.size is None) == (self.config is None):
+            _refuse("[model] size, config", "one of the two", "both or none")
+        if self.size is not None and self.size not in SIZES:
+            _refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
+
+    def model_config(self, architecture, vocabulary_size):
+        """The `ModelConfig`, with as many tokens where a size is named.
+
+        Raises:
+            RecipeError: a field that there is not, or a value that it does not take.
+        """
+        try:
+            if self.config is None:
+                return ModelConfig.from_size(
+                    self.size, architecture, vocabulary_size, **self.fields
+                )
+            config = ModelConfig.from_dict(self.config)
+            stacks = {
+                name: stack.replace(**self.fields)
+                for name in ("encoder", "decoder")
+                if (stack := getattr(config, name))
+            }
+            return config.replace(**stacks)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"[model] {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Arguments of `kzoo.training.Adam`, but the learning rate."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+    weight_decay: float | None = None
+    global_clipnorm: float | None = None
+    layer_decay: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The learning rate.
+
+    Args:
+        peak: the largest rate.
+        kind: `"cosine"` falls to `final` on half a cosine; `"inverse_square_root"` as
+            the root of the step (Vaswani et al., 2017); `"constant"` does not.
+        warmup_steps: updates during which it rises to the peak; or
+        warmup_epochs: epochs.
+        final: share of the peak that is left at the end.
+    """
+
+    peak: float
+    kind: Literal["cosine", "inverse_square_root", "constant"] = "cosine"
+    warmup_steps: int | None = None
+    warmup_epochs: int | None = None
+    final: float = 0.0
+
+    def __post_init__(self):
+        if not self.peak > 0:
+            _refuse("[training.schedule] peak", "a positive rate", self.peak)
+        both = [self.warmup_steps, self.warmup_epochs]
+        if None not in both:
+            _refuse("[training.schedule] warmup_steps, warmup_epochs", "one", both)
+        warms = bool(self.warmup_steps or self.warmup_epochs)
+        if self.kind == "inverse_square_root" and not warms:
+            _refuse(
+                "[training.schedule] warmup_steps",
+                "a warm-up with kind 'inverse_square_root'",
+                "none",
+            )
+        if self.kind == "constant" and warms:
+            _refuse("[training.schedule] kind", "no warm-up with 'constant'", both)
+        if self.final and self.kind != "cosine":
+            _refuse("[training.schedule] final", "kind 'cosine'", repr(self.kind))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How it is trained.
+
+    Args:
+        epochs: passes over the data.
+        schedule: a `Schedule`.
+        optimizer: an `Optimizer`.
+        batch_size: rows of a batch; or
+        tokens_per_batch: padded tokens of it, target tokens where there is a decoder.
+        length: tokens of a stretch of running text.
+        steps: batches of an epoch of running text; by default as many as hold the text
+            once.
+        label_smoothing: of a cross-entropy.
+        score_range: the lowest and the highest score that an embedder learns from.
+        word_dropout: share of the pieces that become unknown when they are read, so
+            that the context is learned, too.
+        embeddings: how the token table begins: `"tf_idf"`, random directions as long as
+            a piece is rare, so that a mean of them is a bag of words; or as the config
+            says.
+        average: the weights are the mean of those of the last epochs, so many.
+        best: they are those of the epoch with the best such measure, instead.
+        score_validation: the task's `score` of the validation examples is a measure
+            of every epoch: `"val_f1"` and so on.
+        metrics: whether the task's metrics are computed beside the loss.
+        precision: a dtype policy of Keras.
+    """
+
+    epochs: int
+    schedule: Schedule
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    batch_size: int | None = None
+    tokens_per_batch: int | None = None
+    length: int | None = None
+    steps: int | None = None
+    label_smoothing: float = 0.0
+    score_range: tuple[float, ...] | None = None
+    word_dropout: float = 0.0
+    embeddings: Literal["tf_idf"] | None = None
+    average: int = 1
+    best: str | None = None
+    score_validation: bool = False
+    metrics: bool = True
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "tokens_per_batch", "steps", "average"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                _refuse(f"[training] {name}", "1 or more", value)
+        sizes = [self.batch_size, self.tokens_per_batch]
+        if sizes.count(None) != 1:
+            _refuse("[training] batch_size, tokens_per_batch", "one of the two", sizes)
+        if self.average > 1 and self.best:
+            _refuse("[training] average, best", "one of the two", "both")
+        for name in ("label_smoothing", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                _refuse(f"[training] {name}", "a rate in [0, 1)", getattr(self, name))
+        if self.score_range is not None and len(self.score_range) != 2:
+            _refuse("[training] score_range", "two numbers", list(self.score_range))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How it is scored.
+
+    Args:
+        options: of `generate` for a `seq2seq_lm`; `stride` for running text: how many
+            tokens a window of `[training] length` is moved on, so that each has at
+            least length - stride before it; else of `predict`.
+        measures: names of those that are reported; all of the task where it is empty.
+        main: a test set and a measure, the figure that stands for the model.
+        interval: two numbers between which it lies when the recipe is run again.
+    """
+
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    measures: tuple[str, ...] = ()
+    main: tuple[str, ...] | None = None
+    interval: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        if self.main is not None and len(self.main) != 2:
+            _refuse("[evaluation] main", "a test set and a measure", list(self.main))
+        if self.interval is not None and (
+            self.main is None
+            or len(self.interval) != 2
+            or self.interval[0] > self.interval[1]
+        ):
+            _refuse(
+                "[evaluation] interval",
+                "the lower and the upper end, of the main measure",
+                list(self.interval),
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """A result to compare with.
+
+    Args:
+        score: the figure.
+        what: of which system and measure.
+        source: where it stands.
+    """
+
+    score: float
+    what: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a card says and no file measures.
+
+    Args:
+        description: what the model is.
+        intended_use: what it is for.
+        limits: what it is not for.
+        published: list of `Published`.
+        examples: inputs that the card shows.
+    """
+
+    description: str = ""
+    intended_use: str = ""
+    limits: str = ""
+    published: tuple[Published, ...] = ()
+    examples: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training and what follows it; see the module's docstring.
+
+    Args:
+        name: of the preset.
+        task: a key of `FORMATS`.
+        data: a `Data`; so for the others, which are the tables of the file.
+        tokenizer: a `Tokenizer`.
+        model: a `Model`.
+        training: a `Training`.
+        task_options: arguments of the task's class. Labels that are left out are those
+            of the training examples, sorted.
+        evaluation: an `Evaluation`.
+        card: a `Card`.
+        title: one line.
+        seed: in [0, 2**32).
+
+    Raises:
+        RecipeError: tables that contradict one another.
+    """
+
+    name: str
+    task: str
+    data: Data
+    tokenizer: Tokenizer
+    model: Model
+    training: Training
+    task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    card: Card = dataclasses.field(default_factory=Card)
+    title: str = ""
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.task not in FORMATS:
+            _refuse("task", f"one of {', '.join(FORMATS)}", repr(self.task))
+        if self.data.format not in FORMATS[self.task]:
+            _refuse(
+                "[data] format",
+                f"{' or '.join(FORMATS[self.task])} for task {self.task!r}",
+                repr(self.data.format),
+            )
+        if not 0 <= self.seed < 2**32:
+            _refuse("seed", "a number in [0, 2**32)", self.seed)
+        training, running = self.training, self.data.format == "running"
+        if (training.length is not None) != running:
+            _refuse(
+                "[training] length", "running text, which needs it", training.length
+            )
+        reads = self.task not in ("causal_lm", "masked_lm")
+        for key, value, fits, expected in (
+            ("steps", training.steps, running, "running text"),
+            ("score_range", training.score_range, self.embeds, "an embedder"),
+            ("word_dropout", training.word_dropout, reads, "a task that reads texts"),
+            ("score_validation", training.score_validation, not running, "examples"),
+            (
+                "embeddings",
+                training.embeddings,
+                self.architecture == "encoder",
+                "a task with an encoder alone",
+            ),
+        ):
+            if value and not fits:
+                _refuse(f"[training] {key}", f"{expected}, to be given", value)
+        if self.data.format in ("running", "tagged"):
+            for key in ("replace", "last_words"):
+                if getattr(self.data, key):
+                    _refuse(f"[data] {key}", "a format of texts", self.data.format)
+        needs = training.score_validation or (training.best or "").startswith("val_")
+        if needs and "validation" not in self.data.tests:
+            _refuse("[data] validation", "some, to choose by", "none")
+        main = self.evaluation.main
+        if main and main[0] not in self.data.tests:
+            _refuse(
+                "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
+            )
+        self.model_config(self.tokenizer.vocabulary_size or 1000)
+
+    @property
+    def embeds(self):
+        """Whether it trains an embedder."""
+        return self.task == "sentence_embedder"
+
+    @property
+    def architecture(self):
+        """Of the config: which stacks the task has."""
+        return _ARCHITECTURES.get(self.task, "encoder")
+
+    def model_config(self, vocabulary_size):
+        """The `ModelConfig` for so many tokens.
+
+        Raises:
+            RecipeError: a field that there is not, or another architecture.
+        """
+        config = self.model.model_config(self.architecture, vocabulary_size)
+        if config.architecture != self.architecture:
+            _refuse(
+                "[model] config",
+                f"architecture {self.architecture} for task {self.task!r}",
+                config.architecture,
+            )
+        return config
+
+    @classmethod
+    def from_dict(cls, values):
+        """The recipe of nested dicts, as TOML gives them.
+
+        Raises:
+            RecipeError: an unknown key, a wrong type or a contradiction, with the key.
+        """
+        return _table(cls, values, "")
+
+    @classmethod
+    def load(cls, path):
+        """The recipe of a TOML file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RecipeError: not TOML, or no recipe; the file and the key are named.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            return cls.from_dict(tomllib.loads(text))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path} is not TOML: {error}.") from error
+        except RecipeError as error:
+            raise RecipeError(f"{path}: {error}") from error
+
+    def to_dict(self):
+        """Nested dicts of what is not a default; `from_dict` gives an equal recipe."""
+        return _plain(self)
+
+    def save(self, path):
+        """Writes the recipe as TOML, beside and then there."""
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(to_toml(self.to_dict()), encoding="utf-8")
+        partial.replace(path)
+
+
+def shipped():
+    """Name to path of the recipes that kzoo brings along, sorted by name."""
+    paths = sorted(PRESETS.glob(f"*/{RECIPE_FILE}"))
+    return {path.parent.name: path for path in paths}
+
+
+def to_toml(table):
+    """A nested dict as TOML: its values first, then its tables.
+
+    Args:
+        table: of str, int, float, bool, lists and dicts; a dict in a list stands in one
+            line.
+    """
+    lines = []
+
+    def write(table, path):
+        tables = {k: v for k, v in table.items() if isinstance(v, dict)}
+        for key, value in table.items():
+            if key not in tables:
+                lines.append(f"{_key(key)} = {_value(value)}")
+        for key, value in tables.items():
+            inner = f"{path}.{_key(key)}" if path else _key(key)
+            lines.extend([""] * bool(lines) + [f"[{inner}]"])
+            write(value, inner)
+
+    write(table, "")
+    return "\n".join(lines) + "\n"
+
+
+def _key(key):
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _value(value):
+    if isinstance(value, dict):
+        pairs = (f"{_key(key)} = {_value(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's; DEL alone is one in TOML and none in JSON.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    raise TypeError(f"TOML has no {type(value).__name__}. Received: {value!r}.")
+
+
+def _table(cls, values, where):
+    """A dataclass of a dict, checked; `where` is the dotted name of the table."""
+    if not isinstance(values, dict):
+        _refuse(f"[{where}]", "a table", repr(values))
+    hints = get_type_hints(cls)
+    if cls is Model:
+        own = {key: values[key] for key in ("size", "config") if key in values}
+        values = {**own, "fields": {k: v for k, v in values.items() if k not in own}}
+    unknown = sorted(set(values) - set(hints))
+    if unknown:
+        _refuse(_place(where, unknown[0]), f"one of {', '.join(hints)}", "no such key")
+    needed = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is field.default_factory is dataclasses.MISSING
+        and field.name not in values
+    ]
+    if needed:
+        _refuse(_place(where, needed[0]), "a value", "none")
+    return cls(
+        **{
+            name: _checked(hints[name], value, _place(where, name))
+            for name, value in values.items()
+        }
+    )
+
+
+def _place(where, key):
+    return f"[{where}] {key}" if where else key
+
+
+def _checked(hint, value, where):
+    """The value as its annotation has it.
+
+    Raises:
+        RecipeError: it is of another type.
+    """
+    kinds, arguments = get_origin(hint), get_args(hint)
+    if kinds in (Union, types.UnionType):
+        options = [each for each in arguments if each is not type(None)]
+        if len(options) == 1:
+            return _checked(options[0], value, where)
+        if type(value) in options:
+            return value
+        names = " or ".join(each.__name__ for each in options)
+        return _refuse(where, names, repr(value))
+    if hint is Any:
+        return value
+    if kinds is Literal:
+        return value if value in arguments else _refuse(where, arguments, repr(value))
+    if kinds is tuple:
+        if not isinstance(value, (list, tuple)):
+            _refuse(where, "a list", repr(value))
+        return tuple(_checked(arguments[0], each, where) for each in value)
+    if hint is Source and not isinstance(value, dict):
+        value = {"files": [value] if isinstance(value, str) else value}
+    if dataclasses.is_dataclass(hint):
+        return _table(hint, value, where.replace("[", "").replace("] ", "."))
+    if kinds is dict:
+        if not isinstance(value, dict):
+            _refuse(where, "a table", repr(value))
+        dotted = where.replace("[", "").replace("] ", ".")
+        return {
+            key: _checked(arguments[1], each, f"[{dotted}] {key}")
+            for key, each in value.items()
+        }
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        _refuse(where, hint.__name__, repr(value))
+    return value
+
+
+def _plain(value):
+    """What TOML can hold of a dataclass, without what is a default."""
+    if isinstance(value, Source):
+        files = value.files[0] if len(value.files) == 1 else list(value.files)
+        return files if value.split == "train" else dict(files=files, split=value.split)
+    if isinstance(value, Model):
+        own = {"size": value.size, "config": value.config}
+        found = {key: each for key, each in own.items() if each is not None}
+        return _without_none({**found, **value.fields})
+    if dataclasses.is_dataclass(value):
+        found = {}
+        for field in dataclasses.fields(value):
+            each, default = getattr(value, field.name), field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            if each != default or default is dataclasses.MISSING:
+                found[field.name] = _plain(each)
+        return found
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _without_none(value):
+    """TOML has no null; fields of a config that are `None` are so by default."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,441 @@
+"""The training of a recipe: one road for every task and for `kzoo train`.
+
+    read_training ► Run: tokenizer ► task ► batches ► compile ► fit ► finish
+
+A folder's `training/` holds what a training that was killed goes on from: the settings
+and a digest of the texts, the tokenizer, the state of the last epoch, and the epochs
+that are averaged or the best one. All of it is written beside and renamed, and what
+batch i is follows from the seed and i, so that the same call gives the same weights
+whenever it was killed.
+"""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kzoo import tasks
+from kzoo.data import RandomStretches, packed_blocks
+from kzoo.plots import training_curve
+from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
+from kzoo.training import (
+    Adam,
+    BestEpoch,
+    CheckpointAverage,
+    CosineSimilarityLoss,
+    EpochHistory,
+    Perplexity,
+    ResumableCheckpoint,
+    WarmupInverseSquareRoot,
+)
+from kzoo.zoo.examples import (
+    fingerprint,
+    inputs_and_targets,
+    labels_of,
+    read_training,
+    texts_of,
+)
+from kzoo.zoo.pretrained import TASKS
+from kzoo.zoo.recipes import RECIPE_FILE, RecipeError
+
+HISTORY_FILE, CURVE_FILE = "history.json", "curve.png"
+_WORK = "training"
+
+
+class OtherTraining(ValueError):
+    """The folder has a training with other settings; the message names them."""
+
+
+def train(recipe, folder, out, *, callbacks=()):
+    """Trains what a recipe describes; the same call goes on where one was killed.
+
+    Args:
+        recipe: a `kzoo.zoo.recipes.Recipe`.
+        folder: that its data files are relative to.
+        out: a new folder, or one of the same training. It gets what `save_folder`
+            writes, `recipe.toml`, `history.json` with a row an epoch, and the curve.
+        callbacks: of Keras, besides.
+
+    Returns:
+        The task.
+
+    Raises:
+        DataError: the data are missing or cannot be right; nothing is written.
+        ValueError: `out` holds something else; `OtherTraining`: another training.
+
+    Example:
+        >>> from kzoo.zoo import recipes, training
+        >>> recipe = recipes.Recipe.load("recipe.toml")
+        >>> task = training.train(recipe, "data", "out")
+    """
+    run = Run(recipe, *read_training(recipe, folder), out)
+    run.fit(callbacks)
+    return run.finish()
+
+
+class Run:
+    """A training in a folder, begun or gone on with.
+
+    Args:
+        recipe: as in `train`.
+        train_examples: what `read_training` gives; so for the next.
+        held_out: validation examples, or `None`.
+        out: as in `train`.
+
+    Raises:
+        ValueError: as in `train`.
+    """
+
+    def __init__(self, recipe, train_examples, held_out, out):
+        self.recipe, self.out = recipe, Path(out)
+        self._examples, self._held_out = train_examples, held_out
+        self._work = self.out / _WORK
+        self.resumed = self._begin()
+        keras.utils.set_random_seed(recipe.seed)
+        self.tokenizer = self._tokenizer()
+        self.task = self._task()
+
+    @property
+    def epochs_done(self):
+        """How many whole epochs there are."""
+        return self._checkpoint.saved_epoch()
+
+    @property
+    def history(self):
+        """The rows of the epochs so far, dicts."""
+        return json.loads((self.out / HISTORY_FILE).read_text(encoding="utf-8"))
+
+    # The folder.
+
+    def _begin(self):
+        """Writes the settings, or compares them; whether the training goes on."""
+        check_folder(self.out)
+        settings = {
+            "recipe": _deciding(self.recipe),
+            "texts": fingerprint(self._examples, self._held_out),
+        }
+        path = self._work / "settings.json"
+        resumed = path.is_file()
+        if resumed:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            changed = _changes(before["recipe"], settings["recipe"], self.recipe)
+            if before["texts"] != settings["texts"]:
+                changed.append("the texts of the training or of the validation")
+            if changed:
+                raise OtherTraining(
+                    f"{self.out} has a training with other settings: "
+                    f"{'; '.join(changed)}. Run it with the same settings to go on, or "
+                    "name another folder."
+                )
+        self._work.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+        self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
+        done, epochs = self.epochs_done, self.recipe.training.epochs
+        if done > epochs:
+            raise OtherTraining(
+                f"{self.out} was trained for {done} epochs. Give epochs {done} or "
+                f"more, or another folder. Received: {epochs}."
+            )
+        return resumed
+
+    # What is trained.
+
+    def _tokenizer(self):
+        """The given tokenizer, that of the training before, or a new one."""
+        settings = self.recipe.tokenizer
+        if settings.folder is not None:
+            return load_tokenizer(settings.folder)
+        folder = self._work / "tokenizer"
+        if folder.is_dir():
+            return load_tokenizer(folder)
+        texts = texts_of(self.recipe, self._examples)
+        size, kind = settings.vocabulary_size, settings.kind
+        options = {"mask_token": self.recipe.task == "masked_lm"}
+        if kind in ("unigram", "sentencepiece-bpe"):
+            options["normalization"] = f"nmt_nfkc{'_cf' * settings.lowercase}"
+            options["algorithm"] = kind.removeprefix("sentencepiece-")
+            learned = SentencePieceTokenizer.train(texts, size, **options)
+        else:
+            options |= dict(algorithm=kind, lowercase=settings.lowercase)
+            learned = FastTokenizer.train(texts, size, **options)
+        partial = folder.with_name("tokenizer.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        learned.save(partial)
+        partial.rename(folder)
+        return learned
+
+    def _task(self):
+        """A new task; a `compile` later says the rate, which follows from the steps."""
+        recipe = self.recipe
+        options = dict(recipe.task_options)
+        labels = labels_of(recipe, self._examples)
+        if labels is not None:
+            options["labels"] = labels
+        kind = getattr(tasks, TASKS[recipe.task])
+        try:
+            task = kind(
+                recipe.model_config(self.tokenizer.vocabulary_size),
+                tokenizer=self.tokenizer,
+                dtype=recipe.training.precision,
+                **options,
+            )
+        except TypeError as error:
+            raise RecipeError(f"[task_options] {error}") from error
+        if recipe.training.embeddings == "tf_idf":
+            begin_with_tf_idf(task, texts_of(recipe, self._examples), recipe.seed)
+        return task
+
+    # How it is trained.
+
+    def fit(self, callbacks=()):
+        """Trains to the last epoch.
+
+        Args:
+            callbacks: of Keras, besides.
+        """
+        self._compile()
+        training = self.recipe.training
+        batches, steps = self._training_batches()
+        self.task.optimizer.learning_rate = _rate(training, steps)
+        done = self.epochs_done
+        if training.best:
+            keeps = [BestEpoch(self._work / "best.npz", training.best)]
+        elif training.average > 1:
+            keeps = [CheckpointAverage(self._work / "epochs", training.average)]
+        else:
+            keeps = []
+        scores = [_Scores(*self._pairs(self._held_out))]
+        validation = self._validation_batches()
+        self.task.fit(
+            self.task.pipeline(batches, start=done * steps),
+            steps_per_epoch=steps,
+            epochs=training.epochs,
+            initial_epoch=done,
+            validation_data=validation and self.task.pipeline(validation, epochs=1),
+            callbacks=[
+                *(scores if training.score_validation else []),
+                *callbacks,
+                EpochHistory(self.out / HISTORY_FILE),
+                *keeps,
+                # The last: what the checkpoint has seen, the others have, too.
+                self._checkpoint,
+            ],
+            shuffle=False,
+            verbose=0,
+        )
+
+    def finish(self):
+        """Writes the model, the recipe and the curve; gives the task."""
+        self.task.save_folder(self.out)
+        self.recipe.save(self.out / RECIPE_FILE)
+        curve = training_curve(self.history, title=self.recipe.name)
+        curve.savefig(self.out / CURVE_FILE)
+        return self.task
+
+    def _compile(self):
+        training = self.recipe.training
+        optimizer = {
+            name: value
+            for name, value in vars(training.optimizer).items()
+            if value is not None
+        }
+        loss = "auto"
+        if training.score_range is not None:
+            loss = CosineSimilarityLoss(score_range=training.score_range)
+        # The perplexity is the loss once more, for another pass over the logits.
+        metrics = [
+            metric
+            for metric in self.task.default_metrics()
+            if training.metrics and not isinstance(metric, Perplexity)
+        ]
+        self.task.compile(
+            Adam(**optimizer),
+            loss=loss,
+            label_smoothing=training.label_smoothing,
+            metrics=metrics or None,
+        )
+
+    def _pairs(self, examples):
+        return inputs_and_targets(self.recipe, examples) if examples else (None, None)
+
+    def _sizes(self):
+        training = self.recipe.training
+        return dict(
+            batch_size=training.batch_size, tokens_per_batch=training.tokens_per_batch
+        )
+
+    def _training_batches(self):
+        """The batches, and how many are an epoch."""
+        recipe, training, task = self.recipe, self.recipe.training, self.task
+        if recipe.data.format == "running":
+            batches = RandomStretches(
+                self._ids(self._examples),
+                training.length,
+                self._rows(),
+                num_batches=training.steps,
+                before=[task.config.start_token_id],
+                seed=recipe.seed,
+            )
+            return batches, len(batches)
+        pairs = self._pairs(self._examples)
+        features = task.encode_examples(*pairs)
+        splits = recipe.tokenizer.splits
+        if splits > 1:
+            task.tokenizer = self.tokenizer.sampled(recipe.tokenizer.alpha, recipe.seed)
+            for _ in range(1, splits):
+                for name, values in task.encode_examples(*pairs).items():
+                    features[name] = [*features[name], *values]
+            task.tokenizer = self.tokenizer
+        batches = task.batches(features, **self._sizes(), seed=recipe.seed)
+        if training.word_dropout:
+            forget = _WordDropout(self.tokenizer, training.word_dropout, recipe.seed)
+            batches = batches.map(forget)
+        return batches, max(1, len(batches) // splits)
+
+    def _validation_batches(self):
+        if self._held_out is None:
+            return None
+        if self.recipe.data.format != "running":
+            features = self.task.encode_examples(*self._pairs(self._held_out))
+            return self.task.batches(features, **self._sizes(), shuffle=False)
+        blocks = packed_blocks(self._ids(self._held_out), self.recipe.training.length)
+        start = np.full((len(blocks), 1), self.task.config.start_token_id, "int32")
+        features = {"token_ids": np.concatenate([start, blocks], axis=1)}
+        return self.task.batches(features, batch_size=self._rows(), shuffle=False)
+
+    def _ids(self, examples):
+        return np.array(self.tokenizer.encode(examples)[0], "int32")
+
+    def _rows(self):
+        training = self.recipe.training
+        return training.batch_size or max(
+            1, training.tokens_per_batch // training.length
+        )
+
+
+def check_folder(out):
+    """Refuses a folder that is not new and has no training to go on with.
+
+    Raises:
+        ValueError: it is a file, or holds something else.
+    """
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file. Name a new folder.")
+    settings = out / _WORK / "settings.json"
+    if out.is_dir() and any(out.iterdir()) and not settings.is_file():
+        raise ValueError(
+            f"{out} is not empty and has no training to go on with. Name a new folder."
+        )
+
+
+def begin_with_tf_idf(task, texts, seed=0):
+    """Makes an encoder's token table one of a bag of words, weighted by tf-idf.
+
+    A piece is a random direction, multiplied by the logarithm of how rare it is among
+    the texts (Spärck Jones, 1972): the mean over a text, as an embedder takes it, is
+    its bag of words, seen from fewer directions. Training moves it from there.
+
+    Args:
+        task: with an encoder, and a tokenizer.
+        texts: that say how rare a piece is; each counts once.
+        seed: of the directions.
+    """
+    texts, tokenizer = sorted(set(texts)), task.tokenizer
+    pieces = np.concatenate([np.unique(ids) for ids in tokenizer.encode(texts)])
+    counts = np.bincount(pieces.astype(int), minlength=tokenizer.vocabulary_size)
+    length = np.log(len(texts) / (1 + counts))
+    length[[tokenizer.start_token_id, tokenizer.end_token_id]] = 0.1
+    table = task.encoder.token_embedding.embeddings
+    directions = np.random.default_rng(seed).normal(size=table.shape)
+    directions /= table.shape[1] ** 0.5 * task.encoder.config.embedding_scale
+    table.assign(directions * length[:, None])
+
+
+def _rate(training, steps):
+    """The learning rate: a number or a schedule of Keras."""
+    schedule = training.schedule
+    if schedule.kind == "constant":
+        return schedule.peak
+    warmup = schedule.warmup_steps or (schedule.warmup_epochs or 0) * steps
+    if schedule.kind == "inverse_square_root":
+        return WarmupInverseSquareRoot.from_peak(schedule.peak, warmup)
+    falls = training.epochs * steps - warmup
+    if falls < 1:
+        raise RecipeError(
+            f"[training.schedule] the warm-up of {warmup} steps must end before the "
+            f"training does. Received: {training.epochs} epochs of {steps} steps."
+        )
+    cosine = keras.optimizers.schedules.CosineDecay
+    if not warmup:
+        return cosine(schedule.peak, falls, schedule.final)
+    return cosine(
+        0.0, falls, schedule.final, warmup_target=schedule.peak, warmup_steps=warmup
+    )
+
+
+class _WordDropout:
+    """Makes some pieces of what is read unknown; which, follows from the index."""
+
+    def __init__(self, tokenizer, rate, seed):
+        self._unknown, self._rate, self._seed = tokenizer.unknown_token_id, rate, seed
+        self._kept = sorted(tokenizer.special_ids)
+
+    def __call__(self, batch, index):
+        read = [n for n in batch if "token_ids" in n and not n.startswith("decoder")]
+        generator = np.random.default_rng([self._seed, index])
+        changed = {}
+        for name in read:
+            gone = generator.random(batch[name].shape) < self._rate
+            gone &= ~np.isin(batch[name], self._kept)
+            changed[name] = np.where(gone, self._unknown, batch[name])
+        return {**batch, **changed}
+
+
+class _Scores(keras.callbacks.Callback):
+    """Adds the task's `score` of the validation examples to an epoch's measures."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self._arguments = (x,) if y is None else (x, y)
+
+    def on_epoch_end(self, epoch, logs=None):
+        scores = self.model.score(*self._arguments)
+        logs.update({f"val_{k}": v for k, v in scores.items() if isinstance(v, float)})
+
+
+def _deciding(recipe):
+    """What of a recipe decides the weights, as JSON has it."""
+    tables = ("task", "seed", "tokenizer", "model", "task_options", "training")
+    described = dataclasses.asdict(recipe)
+    return json.loads(json.dumps({name: described[name] for name in tables}))
+
+
+def _changes(before, now, recipe):
+    """What differs in `_deciding` of two recipes, but what may."""
+    free = {"training.average"}
+    # A cosine reaches its end at the last epoch, so another number is another curve.
+    if recipe.training.schedule.kind != "cosine":
+        free.add("training.epochs")
+
+    def flat(table, path=""):
+        found = {}
+        for key, value in table.items():
+            if isinstance(value, dict):
+                # A file has a model's fields beside its size.
+                found |= flat(value, path if key == "fields" else f"{path}{key}.")
+            else:
+                found[path + key] = value
+        return found
+
+    before, now = flat(before), flat(now)
+    return [
+        f"{key} was {before.get(key)}, now {now.get(key)}"
+        for key in sorted({*before, *now} - free)
+        if before.get(key) != now.get(key)
+    ]

@@ -1,0 +1,210 @@
+"""Recipes through the command: train, kill, go on, evaluate; on generated data."""
+
+import dataclasses
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.numpy import load_file
+
+from kzoo.zoo.recipes import Recipe, shipped
+
+WORDS = "old new red man dog boat sea sun sees takes finds loves the a".split()
+# A recipe of every task and format, and how much smaller it is made.
+TINY = {
+    "ewt-entities": {},
+    "imdb-sentiment": {},
+    "multi30k-en-de": {"epochs": 2},
+    "spa-eng-en-es": {"epochs": 2},
+    "stsb-embedder": {"epochs": 2},
+    "wikitext2-lm": {"length": 8, "batch_size": 4, "tokens_per_batch": None},
+}
+
+
+def tiny(name, **changes):
+    """A shipped recipe with a model and a training of seconds."""
+    recipe = Recipe.load(shipped()[name])
+    training, tokenizer = recipe.training, recipe.tokenizer
+    schedule = dataclasses.replace(
+        training.schedule, warmup_epochs=None, warmup_steps=None
+    )
+    options = {**recipe.evaluation.options}
+    options |= {"beams": 2, "max_new_tokens": 8} if "beams" in options else {}
+    options |= {"stride": 4} if "stride" in options else {}
+    fields = {**recipe.model.fields, "num_layers": 1, "hidden_dim": 16, "num_heads": 2}
+    return dataclasses.replace(
+        recipe,
+        tokenizer=dataclasses.replace(
+            tokenizer,
+            vocabulary_size=300 if tokenizer.kind == "bpe" else 60,
+            splits=min(2, tokenizer.splits),
+        ),
+        model=dataclasses.replace(
+            recipe.model, size="tiny", fields={**fields, "intermediate_dim": 16}
+        ),
+        training=dataclasses.replace(
+            training, schedule=schedule, **{"epochs": 1, **TINY[name], **changes}
+        ),
+        evaluation=dataclasses.replace(recipe.evaluation, options=options),
+    )
+
+
+def write_data(recipe, folder):
+    """Files as the recipe names them, of random sentences with something to learn."""
+    drawn = random.Random(0)
+    folder.mkdir()
+
+    def sentence():
+        return [drawn.choice(WORDS) for _ in range(drawn.randint(3, 7))]
+
+    def columns():
+        """Cells by number, for all that the recipes read."""
+        words, others = sentence(), sentence()
+        if recipe.task == "seq2seq_lm":
+            return {0: " ".join(words), 1: " ".join(words[::-1])}
+        if recipe.task == "text_classifier":
+            return {0: str(int("dog" in words)), 4: " ".join(words)}
+        score = 5 * len({*words} & {*others}) / len({*words, *others})
+        return {4: str(score), 5: " ".join(words), 6: " ".join(others)}
+
+    def text():
+        if recipe.data.format == "tagged":
+            tagged = (
+                "".join(f"{w}\t{'B-PER' if w == 'man' else 'O'}\n" for w in sentence())
+                for _ in range(40)
+            )
+            return "\n".join(tagged)
+        if recipe.data.format == "running":
+            return "\n".join(" ".join(sentence()) for _ in range(100)) + "\n"
+        rows = [columns() for _ in range(200)]
+        return "".join(
+            "\t".join(row.get(i, "x") for i in range(max(row) + 1)) + "\n"
+            for row in rows
+        )
+
+    data = recipe.data
+    for source in filter(None, [data.train, data.validation, *data.test.values()]):
+        if len(source.files) == 1:
+            (folder / source.files[0]).write_text(text(), encoding="utf-8")
+            continue
+        pairs = [sentence() for _ in range(40)]
+        sides = pairs, [words[::-1] for words in pairs]
+        for file, side in zip(source.files, sides, strict=True):
+            lines = "".join(" ".join(words) + "\n" for words in side)
+            (folder / file).write_text(lines, encoding="utf-8")
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Function of a recipe's name and changes: the arguments that train it tiny."""
+
+    def prepare(name, **changes):
+        recipe = tiny(name, **changes)
+        write_data(recipe, tmp_path / "data")
+        recipe.save(tmp_path / "recipe.toml")
+        return recipe, ("train", tmp_path / "recipe.toml", "--data", tmp_path / "data")
+
+    return prepare
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_recipe_trains_and_is_scored(run, prepared, tmp_path, name):
+    recipe, command = prepared(name)
+    trained = run(*command, "--out", tmp_path / "out")
+    assert trained.exit_code == 0, trained.output
+    assert Recipe.load(tmp_path / "out" / "recipe.toml") == recipe
+    rows = json.loads((tmp_path / "out" / "history.json").read_text())
+    assert [row["epoch"] for row in rows] == [*range(1, recipe.training.epochs + 1)]
+
+    scored = run("evaluate", tmp_path / "out", "--data", tmp_path / "data")
+    assert scored.exit_code == 0, scored.output
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert set(scores["tests"]) == {*recipe.data.tests} - {"validation"}
+    test, measure = scores["main"]
+    main = scores["tests"][test]["measures"][measure]
+    assert main["low"] <= main["value"] <= main["high"]
+    assert main["low"] < main["high"] or main["value"] in (0.0, 1.0)
+    assert measure in scored.stdout and scores["tests"][test]["rows"] > 0
+
+
+def test_a_training_that_is_killed_twice_gives_the_same_curve_and_weights(
+    prepared, tmp_path
+):
+    # Splits are drawn, epochs averaged, words dropped: all of it goes on as it was.
+    recipe, command = prepared("multi30k-en-de", epochs=8, word_dropout=0.1, average=3)
+    state = tmp_path / "killed" / "training" / "state.npz"
+
+    def start(name):
+        return subprocess.Popen(
+            [sys.executable, "-m", "kzoo.cli", *command, "--out", tmp_path / name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def kill_after_next_epoch(process, before):
+        while process.poll() is None and (
+            not state.exists() or state.stat().st_mtime_ns == before
+        ):
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (tmp_path / "killed" / "config.json").exists()
+        return state.stat().st_mtime_ns
+
+    whole = start("whole")
+    written = kill_after_next_epoch(start("killed"), None)
+    kill_after_next_epoch(start("killed"), written)
+    again = start("killed")
+    for process in (whole, again):
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert "Going on" in errors and "epoch 1/" not in errors
+
+    curves, weights = [], []
+    for name in ("whole", "killed"):
+        rows = json.loads((tmp_path / name / "history.json").read_text())
+        curves.append(
+            [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+        )
+        weights.append(load_file(tmp_path / name / "model.safetensors"))
+    assert curves[0] == curves[1] and len(curves[0]) == recipe.training.epochs
+    assert weights[0].keys() == weights[1].keys()
+    for name, array in weights[0].items():
+        assert array.tobytes() == weights[1][name].tobytes(), name
+
+
+def test_options_beside_a_recipe_are_refused(refused, prepared, tmp_path):
+    _, command = prepared("imdb-sentiment")
+    line = refused(*command, "--out", tmp_path / "new", "--epochs", 3, "--running")
+    assert "says all but --data and --out" in line
+    assert "--epochs" in line and "--running" in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_file_is_named_with_what_was_expected(refused, prepared, tmp_path):
+    recipe, command = prepared("imdb-sentiment")
+    (tmp_path / "data" / recipe.data.train.files[0]).unlink()
+    line = refused(*command, "--out", tmp_path / "new")
+    assert "train.tsv.gz does not exist" in line
+    assert "'columns', columns [4, 0]" in line and recipe.data.url in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_evaluate_needs_a_recipe_of_the_model_s_task(refused, translator, tmp_path):
+    assert "has no recipe.toml" in refused("evaluate", translator)
+    other = shipped()["ewt-pos"]
+    assert "recipe is of a TokenClassifier" in refused(
+        "evaluate", translator, "--recipe", other
+    )
+    own = shipped()["multi30k-en-de"]
+    line = refused("evaluate", translator, "--recipe", own, "--data", tmp_path)
+    assert "test_2016_flickr.en.gz does not exist" in line
+    line = refused("evaluate", translator, "--recipe", own, "--tests", "test_2018")
+    assert "'test_2018'" in line and "test_2017_mscoco" in line
+    assert not (translator / "scores.json").exists()
