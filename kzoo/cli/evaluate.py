@@ -82,8 +82,8 @@ def evaluate(
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
     load_keras()
     from kzoo.zoo.evaluation import evaluate as scores_of
-    from kzoo.zoo.pretrained import TASKS
     from kzoo.zoo.recipes import Recipe
+    from kzoo.zoo.registry import MANIFEST, SCORES, TASKS, update_preset
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
     task = load_model(preset)
@@ -105,6 +105,8 @@ def evaluate(
         partial = output.with_name(output.name + ".partial")
         partial.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
         partial.replace(output)
+        if (own / MANIFEST).is_file() and output == own / SCORES:
+            update_preset(own)
         note(f"Scores: {output}")
 
 

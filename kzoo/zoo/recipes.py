@@ -57,6 +57,8 @@ FORMATS = {
 }
 _ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
 _SAMPLED = ("unigram", "sentencepiece-bpe")
+# Keys of `Model` that are no fields of configs.
+_WHOLE = ("size", "config", "preset")
 
 
 class RecipeError(ValueError):
@@ -209,15 +211,15 @@ class Tokenizer:
         given = [key for key, value in learned.items() if value is not None]
         if self.folder is not None and (given or self.lowercase):
             _refuse("[tokenizer] folder", "no other key beside it", given)
-        if self.folder is None and len(given) < 2:
-            _refuse("[tokenizer]", "kind and vocabulary_size, or a folder", given)
+        if len(given) == 1:
+            _refuse("[tokenizer]", "kind and vocabulary_size together", given)
         if self.splits < 1 or (self.splits > 1) != (self.alpha is not None):
             _refuse(
                 "[tokenizer] splits, alpha",
                 "splits above 1 together with alpha, or neither",
                 f"splits={self.splits}, alpha={self.alpha}",
             )
-        if self.splits > 1 and self.folder is None and self.kind not in _SAMPLED:
+        if self.splits > 1 and self.kind is not None and self.kind not in _SAMPLED:
             _refuse("[tokenizer] splits", f"a kind of {_SAMPLED}", repr(self.kind))
 
 
@@ -226,19 +228,26 @@ class Model:
     """The model's config.
 
     Args:
-        size: a key of `kzoo.config.SIZES`.
-        config: a whole `ModelConfig` as a table, instead.
+        size: a key of `kzoo.config.SIZES`; or
+        config: a whole `ModelConfig` as a table; or
+        preset: what `from_preset` takes: training begins with its weights and its
+            tokenizer. Of another task's it has the stacks, and a new head.
         fields: of `StackConfig` and `ModelConfig`, changed from the size, or in each
             stack of the config. In TOML they stand beside the size.
     """
 
     size: str | None = None
     config: dict[str, Any] | None = None
+    preset: str | None = None
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        if (self.size is None) == (self.config is None):
-            _refuse("[model] size, config", "one of the two", "both or none")
+        own = dict(size=self.size, config=self.config, preset=self.preset)
+        given = [name for name, value in own.items() if value is not None]
+        if len(given) != 1:
+            _refuse("[model] size, config, preset", "one of the three", given or "none")
+        if self.preset is not None and self.fields:
+            _refuse("[model] preset", "no field beside it", sorted(self.fields))
         if self.size is not None and self.size not in SIZES:
             _refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
 
@@ -434,6 +443,7 @@ class Card:
         limits: what it is not for.
         published: list of `Published`.
         examples: inputs that the card shows.
+        options: of the verb that answers them, beside those of `Evaluation`.
     """
 
     description: str = ""
@@ -441,6 +451,7 @@ class Card:
     limits: str = ""
     published: tuple[Published, ...] = ()
     examples: tuple[Any, ...] = ()
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -520,7 +531,16 @@ class Recipe:
             _refuse(
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
             )
-        self.model_config(self.tokenizer.vocabulary_size or 1000)
+        tokenizer = self.tokenizer
+        own = [k for k in ("kind", "folder") if getattr(tokenizer, k) is not None]
+        if (self.model.preset is None) != bool(own):
+            _refuse(
+                "[tokenizer] kind, folder",
+                "one of them, or a [model] preset, which has its own",
+                "both" if own else "neither",
+            )
+        if self.model.preset is None:
+            self.model_config(tokenizer.vocabulary_size or 1000)
 
     @property
     def embeds(self):
@@ -639,7 +659,7 @@ def _table(cls, values, where):
         _refuse(f"[{where}]", "a table", repr(values))
     hints = get_type_hints(cls)
     if cls is Model:
-        own = {key: values[key] for key in ("size", "config") if key in values}
+        own = {key: values[key] for key in _WHOLE if key in values}
         values = {**own, "fields": {k: v for k, v in values.items() if k not in own}}
     unknown = sorted(set(values) - set(hints))
     if unknown:
@@ -712,7 +732,7 @@ def _plain(value):
         files = value.files[0] if len(value.files) == 1 else list(value.files)
         return files if value.split == "train" else dict(files=files, split=value.split)
     if isinstance(value, Model):
-        own = {"size": value.size, "config": value.config}
+        own = {key: getattr(value, key) for key in _WHOLE}
         found = {key: each for key, each in own.items() if each is not None}
         return _without_none({**found, **value.fields})
     if dataclasses.is_dataclass(value):

@@ -12,6 +12,7 @@ whenever it was killed.
 import dataclasses
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import keras
@@ -38,8 +39,9 @@ from kzoo.zoo.examples import (
     read_training,
     texts_of,
 )
-from kzoo.zoo.pretrained import TASKS
+from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RECIPE_FILE, RecipeError
+from kzoo.zoo.registry import TASKS
 
 HISTORY_FILE, CURVE_FILE = "history.json", "curve.png"
 _WORK = "training"
@@ -95,8 +97,11 @@ class Run:
         self._work = self.out / _WORK
         self.resumed = self._begin()
         keras.utils.set_random_seed(recipe.seed)
-        self.tokenizer = self._tokenizer()
-        self.task = self._task()
+        begun = recipe.model.preset is not None
+        self.task = self._begun() if begun else self._task(self._tokenizer())
+        self.tokenizer = self.task.tokenizer
+        if recipe.training.embeddings == "tf_idf":
+            begin_with_tf_idf(self.task, texts_of(recipe, train_examples), recipe.seed)
 
     @property
     def epochs_done(self):
@@ -169,26 +174,37 @@ class Run:
         partial.rename(folder)
         return learned
 
-    def _task(self):
+    def _task(self, tokenizer):
         """A new task; a `compile` later says the rate, which follows from the steps."""
         recipe = self.recipe
-        options = dict(recipe.task_options)
-        labels = labels_of(recipe, self._examples)
-        if labels is not None:
-            options["labels"] = labels
         kind = getattr(tasks, TASKS[recipe.task])
         try:
-            task = kind(
-                recipe.model_config(self.tokenizer.vocabulary_size),
-                tokenizer=self.tokenizer,
-                dtype=recipe.training.precision,
-                **options,
+            return kind(
+                recipe.model_config(tokenizer.vocabulary_size),
+                tokenizer=tokenizer,
+                **self._options(),
             )
         except TypeError as error:
             raise RecipeError(f"[task_options] {error}") from error
-        if recipe.training.embeddings == "tf_idf":
-            begin_with_tf_idf(task, texts_of(recipe, self._examples), recipe.seed)
-        return task
+
+    def _begun(self):
+        """The task of a preset; a head that is new is what the recipe is for."""
+        model, task = self.recipe.model, self.recipe.task
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* has no weights for .*", UserWarning)
+            made = from_preset(model.preset, task=task, **self._options())
+        if made.tokenizer is None:
+            raise RecipeError(
+                "[model] preset: expected one that has a tokenizer. Received: "
+                f"{model.preset!r}."
+            )
+        return made
+
+    def _options(self):
+        """Arguments of the task's class."""
+        options = {"dtype": self.recipe.training.precision, **self.recipe.task_options}
+        labels = labels_of(self.recipe, self._examples)
+        return options if labels is None else {**options, "labels": labels}
 
     # How it is trained.
 
@@ -286,6 +302,11 @@ class Run:
         features = task.encode_examples(*pairs)
         splits = recipe.tokenizer.splits
         if splits > 1:
+            if not hasattr(self.tokenizer, "sampled"):
+                raise RecipeError(
+                    "[tokenizer] splits: expected a SentencePieceTokenizer, which can "
+                    f"draw them. Received: {type(self.tokenizer).__name__}."
+                )
             task.tokenizer = self.tokenizer.sampled(recipe.tokenizer.alpha, recipe.seed)
             for _ in range(1, splits):
                 for name, values in task.encode_examples(*pairs).items():

@@ -3,15 +3,18 @@
 import dataclasses
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from kzoo.zoo.recipes import Recipe, shipped
+from kzoo.tokenizers import load_tokenizer
+from kzoo.zoo.recipes import Model, Recipe, RecipeError, Schedule, Tokenizer, shipped
 
 WORDS = "old new red man dog boat sea sun sees takes finds loves the a".split()
 # A recipe of every task and format, and how much smaller it is made.
@@ -177,6 +180,54 @@ def test_a_training_that_is_killed_twice_gives_the_same_curve_and_weights(
     assert weights[0].keys() == weights[1].keys()
     for name, array in weights[0].items():
         assert array.tobytes() == weights[1][name].tobytes(), name
+
+
+def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
+    run, prepared, tmp_path
+):
+    recipe, command = prepared("ewt-entities")
+    assert run(*command, "--out", tmp_path / "first").exit_code == 0
+    begun = dataclasses.replace(
+        recipe,
+        model=Model(preset=str(tmp_path / "first")),
+        tokenizer=Tokenizer(splits=2, alpha=0.3),
+        task_options={"labels": ["O", "B-PER", "B-DOG"], "head_dropout": 0.5},
+        # No weight moves by more than the rate in a step.
+        training=dataclasses.replace(recipe.training, schedule=Schedule(peak=1e-9)),
+    )
+    begun.save(tmp_path / "recipe.toml")
+    trained = run(*command, "--out", tmp_path / "second")
+    assert trained.exit_code == 0, trained.output
+    first, second = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")
+    )
+    for name, array in first.items():
+        if not name.startswith("head/"):
+            np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-6)
+    assert second["head/output/kernel"].shape == (16, 3)
+    pieces = [
+        load_tokenizer(tmp_path / name).encode(["a red dog"])
+        for name in ("first", "second")
+    ]
+    assert pieces[0] == pieces[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "expected"),
+    [
+        (dict(preset="x"), dict(kind="bpe", vocabulary_size=9), "has its own"),
+        (dict(size="tiny"), {}, "[tokenizer] kind, folder: expected one of them"),
+        (dict(size="tiny"), dict(kind="bpe"), "kind and vocabulary_size together"),
+        (dict(preset="x", size="tiny"), {}, "expected one of the three"),
+        (dict(preset="x", fields={"dropout": 0.1}), {}, "no field beside it"),
+    ],
+)
+def test_a_recipe_names_one_beginning(model, tokenizer, expected):
+    recipe = tiny("ewt-entities")
+    with pytest.raises(RecipeError, match=re.escape(expected)):
+        dataclasses.replace(
+            recipe, model=Model(**model), tokenizer=Tokenizer(**tokenizer)
+        )
 
 
 def test_options_beside_a_recipe_are_refused(refused, prepared, tmp_path):
