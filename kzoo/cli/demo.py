@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from kzoo.cli import reports
@@ -25,7 +26,8 @@ from kzoo.cli.console import (
 HELP = help_text("""
 See all of kzoo at work in about three minutes, without a network.
 
-A small encoder-decoder learns to write dates ("le 3 mars 1998", in five languages) in
+The presets that kzoo ships each answer an example. Then a
+small encoder-decoder learns to write dates ("le 3 mars 1998", in five languages) in
 ISO 8601. It is scored on dates that it has not seen, its attention is drawn, and it is
 exported as ONNX and as SavedModel; both are verified against it.
 
@@ -72,6 +74,7 @@ def demo(
     from kzoo.plots import attention, training_curve
     from kzoo.zoo.illustrations import attention_of
 
+    answers = _zoo()
     keras.utils.set_random_seed(seed)
     with progress("Writing dates"):
         pairs = date_pairs(PAIRS, seed=seed)
@@ -106,6 +109,7 @@ def demo(
     exports = _export(model, out_path)
     summary = {
         "finished": True,
+        "presets": answers,
         "exact_match": exact,
         "held_out": len(held_out),
         "wrong": wrong[:20],
@@ -135,6 +139,37 @@ def _prepare(out_path):
             (out_path / name).unlink(missing_ok=True)
     out_path.mkdir(parents=True, exist_ok=True)
     _write(out_path, {"finished": False})
+
+
+def _zoo():
+    """What each shipped preset makes of an example; dicts, also printed as a table."""
+    from kzoo.zoo.illustrations import outputs_of
+    from kzoo.zoo.pretrained import from_preset
+    from kzoo.zoo.registry import EXAMPLES, list_presets, read_record
+
+    answers = []
+    for preset in list_presets():
+        shown = read_record(preset.folder, EXAMPLES)
+        if shown is None:
+            continue
+        example, watch = shown["examples"][0]["input"], Stopwatch()
+        with progress(f"Asking {preset.name}"):
+            task = from_preset(preset.name)
+            (answer,) = outputs_of(task, [example], **shown["options"])
+        answers.append(
+            dict(name=preset.name, input=example, output=answer, seconds=watch.seconds)
+        )
+    if answers:
+        table = Table(title="presets", title_justify="left", title_style="bold")
+        for name in ("preset", "reads", "gives", "seconds"):
+            table.add_column(name, overflow="fold")
+        for row in answers:
+            read = row["input"]
+            read = read if isinstance(read, str) else "\n".join(read)
+            seconds = f"{row['seconds']:.1f}"
+            table.add_row(row["name"], *map(escape, (read, row["output"])), seconds)
+        out.print(table)
+    return answers
 
 
 def _write(out_path, summary):
