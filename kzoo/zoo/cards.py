@@ -82,8 +82,8 @@ def card(folder):
     sections = {
         "Use": _use(preset, records[EXAMPLES]),
         "Examples": _examples(records[EXAMPLES]),
-        "Intended use": said.get("intended_use", "Not stated."),
-        "Limits": said.get("limits", "Not stated."),
+        "Intended use": said.get("intended_use") or "Not stated.",
+        "Limits": said.get("limits") or "Not stated.",
         "Model": _model(preset, read_record(folder, "config.json")),
         "Data": _data(preset, recipe),
         "Training": _training(preset, recipe, records[HISTORY], folder),
@@ -310,10 +310,12 @@ def _exports(preset, exports):
     names = ("form", "MB", "largest difference", *map(_words, measures), "seconds")
     own = [f"{exports['score'][measure]:.4g}" for measure in measures]
     rows = [("the model in Keras", "", "", *own, f"{exports['seconds']:.0f}")]
-    refused = []
+    left = []
     for form in exports["forms"]:
+        for reason in ("refused", "not_scored"):
+            if reason in form:
+                left.append(f"- {form['form']}, {_words(reason)}: {form[reason]}")
         if "refused" in form:
-            refused.append(f"- {form['form']}: {form['refused']}")
             continue
         score = form.get("score") or {}
         rows.append(
@@ -325,16 +327,19 @@ def _exports(preset, exports):
                 f"{form['seconds']:.0f}" if score else "",
             )
         )
+    on = (
+        f" on {exports['rows']:,} rows of {exports['test']}"
+        if "test" in exports
+        else ""
+    )
     parts = [
         "Each was run in its own runtime and compared with the model before it was "
-        f"kept; then it was scored on {exports['rows']:,} rows of {exports['test']}, "
-        "in as many seconds as the last column says.",
+        f"kept; then it was scored{on}, in as many seconds as the last column says.",
         _table(names, rows),
         _machine(exports),
     ]
-    if refused:
-        parts.append("Refused:\n\n" + "\n".join(refused))
-    return "\n\n".join(parts)
+    parts.append("\n".join(left))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _attention(folder):

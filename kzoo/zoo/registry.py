@@ -426,7 +426,7 @@ def _check_place(folder, overwrite):
             f"{folder} exists. Choose another folder"
             + (", or overwrite=True." if folder.is_dir() else ".")
         )
-    known = {CARD, MANIFEST}
+    known = {CARD, MANIFEST, *RECORDS}
     if (folder / MANIFEST).is_file():
         known |= set(_read_manifest(folder)["files"])
     for path in sorted(folder.rglob("*")):
@@ -493,14 +493,14 @@ def update_preset(folder, **described):
     manifest = {
         "kzoo": kzoo.__version__,
         "name": named,
-        "title": known("title", recipe.get("title", named)),
+        "title": known("title", recipe.get("title") or named),
         "task": inverse[config["task"]],
         "architecture": ModelConfig.from_dict(config["model"]).architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
-        "licence": known("licence", used.get("licence")),
+        "licence": known("licence", used.get("licence") or None),
         "research_only": known("research_only", used.get("research_only", False)),
-        "data": known("data", used.get("name")),
-        "language": known("language", recipe.get("language", [])),
+        "data": known("data", used.get("name") or None),
+        "language": known("language", used.get("languages", [])),
         "files": {
             path.relative_to(folder).as_posix(): {
                 "bytes": path.stat().st_size,
