@@ -1,8 +1,10 @@
 """Presets: found by name, loaded as they were written, refused when they were not."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -38,31 +40,40 @@ def task():
     return make()
 
 
-@pytest.fixture
-def trained(task, tmp_path):
-    """A folder as a training leaves it, with float32 weights and records."""
-    folder = tmp_path / "trained"
-    task.save_folder(folder)
-    (folder / "recipe.toml").write_text(RECIPE)
-    (folder / "history.json").write_text('[{"epoch": 1, "loss": 0.5}]')
+@pytest.fixture(scope="module")
+def made(task, tmp_path_factory):
+    """Folders of this module, to be copied."""
+    folder = tmp_path_factory.mktemp("made")
+    trained = folder / "trained"
+    task.save_folder(trained)
+    (trained / "recipe.toml").write_text(RECIPE)
+    (trained / "history.json").write_text('[{"epoch": 1, "loss": 0.5}]')
+    kzoo.save_preset(trained, folder / "moods")
+    writer = kzoo.CausalLM(kzoo.ModelConfig.from_size("tiny", "decoder", 20))
+    kzoo.save_preset(writer, folder / "tiny-writer")
     return folder
 
 
 @pytest.fixture
-def preset(trained, tmp_path):
-    kzoo.save_preset(trained, tmp_path / "moods")
-    return tmp_path / "moods"
+def trained(made, tmp_path):
+    """A folder as a training leaves it, with float32 weights and records."""
+    return Path(shutil.copytree(made / "trained", tmp_path / "trained"))
 
 
 @pytest.fixture
-def shipped(preset, tmp_path, monkeypatch):
-    """Two presets, as if kzoo shipped them."""
-    monkeypatch.setattr(registry, "SHIPPED", tmp_path / "presets")
-    kzoo.save_preset(preset, tmp_path / "presets" / "moods")
-    writer = kzoo.CausalLM(kzoo.ModelConfig.from_size("tiny", "decoder", 20))
-    kzoo.save_preset(writer, tmp_path / "presets" / "tiny-writer")
-    (tmp_path / "presets" / "not-trained-yet").mkdir()
-    (tmp_path / "presets" / "not-trained-yet" / "recipe.toml").write_text(RECIPE)
+def preset(made, tmp_path):
+    return Path(shutil.copytree(made / "moods", tmp_path / "moods"))
+
+
+@pytest.fixture
+def shipped(made, tmp_path, monkeypatch):
+    """Two presets, as if kzoo shipped them, and one that is not trained yet."""
+    folder = tmp_path / "presets"
+    monkeypatch.setattr(registry, "SHIPPED", folder)
+    for name in ("moods", "tiny-writer"):
+        shutil.copytree(made / name, folder / name)
+    (folder / "not-trained-yet").mkdir()
+    (folder / "not-trained-yet" / "recipe.toml").write_text(RECIPE)
 
 
 # Weights.
