@@ -57,7 +57,7 @@ def presets(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, width in (("preset", None), ("task", None), ("size", 7), ("score", 16)):
         table.add_column(name, min_width=width, no_wrap=width is None)
-    table.add_column("data's licence", min_width=13)
+    table.add_column("licence", min_width=13)
     for preset in found:
         table.add_row(
             _cell(preset.name, preset.architecture, "bold"),

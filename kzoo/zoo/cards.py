@@ -232,7 +232,8 @@ def _training(preset, recipe, history, folder):
 def _scores(preset, recipe, scores):
     parts = []
     if scores:
-        parts.append("Measured by\n\n" + _fenced(scores["command"], "sh"))
+        if "command" in scores:
+            parts.append("Measured by\n\n" + _fenced(scores["command"], "sh"))
         main, rows = main_score(scores), []
         for score in all_scores(scores):
             test = scores["tests"][score.test]
