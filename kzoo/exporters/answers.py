@@ -179,6 +179,7 @@ def sessions_of(task, folder, report):
 
     if report.format == "tf_saved_model":
         own = offered(task, report.format) if report.text else task.export_functions()
+        own = [function for function in own if function.name in report.functions]
         return saved_model.open_sessions(folder, own)
     return {
         path.stem: onnx.open_session(path, prepacked=True)

@@ -365,7 +365,7 @@ def save_preset(
         records: a folder with `RECORDS` of this model: its recipe, history, scores,
             exports, pictures; where `model` is a folder, that one. What was measured
             comes along only from weights that are equal to those written, to the bit.
-        overwrite: replace a preset that stands there.
+        overwrite: replace a preset that stands there, or the records of one to be.
         name: of the preset; so for the following, which win over the recipe. By default
             the folder's name.
         title: for people; by default the name.

@@ -22,7 +22,7 @@ licence = "no explicit licence; research"
 research_only = true
 languages = ["en", "de"]
 [evaluation]
-options = {beams = 2, max_new_tokens = 5}
+options = {beams = 2, max_new_tokens = 5, batch_size = 8}
 main = ["flickr", "bleu_lowercased"]
 interval = [38.5, 41.5]
 [card]

@@ -328,6 +328,12 @@ def test_what_stands_there_is_replaced_only_if_asked_and_alone(preset):
     registry.check_preset(preset)
 
 
+def test_a_folder_with_a_recipe_alone_takes_its_model(trained, shipped):
+    folder = registry.SHIPPED / "not-trained-yet"
+    assert kzoo.save_preset(trained, folder, overwrite=True).title == "Moods"
+    assert [p.name for p in kzoo.list_presets()][1] == "not-trained-yet"
+
+
 def test_a_failure_leaves_what_stood_there(preset, tmp_path, monkeypatch):
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
     beside = set(tmp_path.iterdir())
