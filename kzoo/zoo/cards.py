@@ -300,14 +300,15 @@ def _speed(scores):
 
 def _machine(record):
     versions = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items())
-    return f"On {record.get('machine', 'a machine that is not named')}; {versions}."
+    said = "; ".join(part for part in (record.get("machine"), versions) if part)
+    return said and f"Measured on: {said}."
 
 
 def _exports(preset, exports):
     if not exports:
         command = f"kzoo export {preset.name} --out FOLDER"
         return f"Not measured. `{command}` writes and verifies one."
-    measures = [m for m, v in exports["score"].items() if isinstance(v, float | int)]
+    measures = list(exports["score"])
     names = ("form", "MB", "largest difference", *map(_words, measures), "seconds")
     own = [f"{exports['score'][measure]:.4g}" for measure in measures]
     rows = [("the model in Keras", "", "", *own, f"{exports['seconds']:.0f}")]
@@ -338,8 +339,8 @@ def _exports(preset, exports):
         f"kept; then it was scored{on}, in as many seconds as the last column says.",
         _table(names, rows),
         _machine(exports),
+        "\n".join(left),
     ]
-    parts.append("\n".join(left))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -364,7 +365,7 @@ def _cell(value):
 def _fenced(text, language):
     """A block of text as it is, within more backticks than stand in it."""
     runs = [len(run) for run in re.findall("`+", text)]
-    fence = "`" * max(3, *(n + 1 for n in runs), 3)
+    fence = "`" * max([3, *(n + 1 for n in runs)])
     return f"{fence}{language}\n{text}\n{fence}"
 
 

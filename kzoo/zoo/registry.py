@@ -358,8 +358,8 @@ def save_preset(
     as examples, is computed with the weights as they were written.
 
     Args:
-        model: a task; or a folder of one, such as `kzoo train` wrote, or a preset's
-            name, whose records come along.
+        model: a task; or a folder of one, such as `kzoo train` wrote, or else what
+            `from_preset` takes, whose records come along.
         folder: a new one.
         dtype: of the weights, as in `save_folder`. They load as float32 by default.
         records: a folder with `RECORDS` of this model: its recipe, history, scores,
@@ -394,7 +394,7 @@ def save_preset(
         model = from_preset(model)
     described = {}
     if records is not None:
-        records = Path(located(records))
+        records = hub.local_folder(located(records))
         if (records / MANIFEST).is_file():
             said = _read_manifest(records)
             described = {key: said[key] for key in _DESCRIBED}

@@ -12,7 +12,7 @@ import pytest
 
 import kzoo
 from kzoo.checkpoints.files import open_tensors
-from kzoo.zoo import registry
+from kzoo.zoo import pretrained, registry
 from tests.harness import perturb, to_numpy
 
 RECIPE = """
@@ -178,6 +178,19 @@ def test_a_repository_needs_only_what_is_downloaded_of_it(preset):
     (preset / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="model.safetensors is missing"):
         registry.check_preset(preset, whole=False)
+
+
+def test_a_preset_comes_from_a_repository(preset, monkeypatch):
+    for name in ("recipe.toml", "curve.png", "README.md"):
+        (preset / name).unlink()
+    given = []
+    download = lambda source, **_: given.append(source) or preset  # noqa: E731
+    monkeypatch.setattr(pretrained, "local_folder", download)
+    assert kzoo.from_preset("hf://owner/moods").config.encoder.num_layers == 1
+    assert given == ["hf://owner/moods"]
+    flip(preset / "model.safetensors")
+    with pytest.raises(ValueError, match="model.safetensors was changed"):
+        kzoo.from_preset("hf://owner/moods")
 
 
 # Names.
