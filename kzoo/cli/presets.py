@@ -13,9 +13,10 @@ from kzoo.cli.console import help_text, note, one_line_errors, out
 HELP = help_text("""
 List the presets: small models that kzoo trained and ships, which need no network.
 
-A preset's name stands wherever a command takes a model. Its licence is that of the
-texts it was trained on; what is marked "research only" may be used for nothing else.
-The score is the main one of its card, README.md in the preset's folder.
+A preset's name stands wherever a command takes a model. Below its size is how many
+weights it has. Its licence is that of the texts it was trained on; what is marked
+"research only" may be used for nothing else. The score is the main one of its card,
+README.md in the preset's folder; --json says where that is, and all else.
 
 [bold]Examples[/bold]
 
@@ -53,18 +54,15 @@ def presets(
     if not found:
         note("No preset: none of these is shipped with this installation.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("preset", "task", "size", "score"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("licence of its data", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, width in (("preset", None), ("task", None), ("size", 7), ("score", 16)):
+        table.add_column(name, min_width=width, no_wrap=width is None)
+    table.add_column("licence", min_width=13)
     for preset in found:
         table.add_row(
-            _cell(preset.name, preset.title, "bold"),
-            _cell(preset.task, preset.architecture),
-            _cell(
-                f"{preset.bytes / 1e6:.1f} MB",
-                f"{preset.parameters / 1e6:.1f} M weights",
-            ),
+            _cell(preset.name, preset.architecture, "bold"),
+            _cell(preset.task, ", ".join(preset.language)),
+            _cell(f"{preset.bytes / 1e6:.1f} MB", f"{preset.parameters / 1e6:.1f} M"),
             _score(preset.score),
             _cell(
                 preset.licence or "not stated",
@@ -82,6 +80,4 @@ def _cell(first, second, above="", below="dim"):
 def _score(score):
     if score is None:
         return _cell("not measured", "", "dim")
-    interval = "" if score.low is None else f", {score.low:.4g} to {score.high:.4g}"
-    measure = score.measure.replace("_", " ")
-    return _cell(f"{measure} {score.value:.4g}", f"{score.test}{interval}")
+    return _cell(f"{score.measure.replace('_', ' ')} {score.value:.4g}", score.test)

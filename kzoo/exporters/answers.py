@@ -1,11 +1,12 @@
 """Lets a task answer with an artifact, so that its own metric measures the artifact."""
 
 import contextlib
+from pathlib import Path
 
 import keras
 import numpy as np
 
-from kzoo.exporters import onnx
+from kzoo.exporters import onnx, saved_model
 from kzoo.exporters.errors import ExportError
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.generation.streaming import before_stop
@@ -15,7 +16,7 @@ _FORCED = "forced_token_ids"  # the option that may have a row for each prompt
 
 @contextlib.contextmanager
 def answers_from(task, sessions):
-    """While the block runs, the task's outputs and tokens are an ONNX artifact's.
+    """While the block runs, the task's outputs and tokens are an artifact's.
 
     `predict`, `generate`, `score` and what else a task offers then work on strings as
     they always do. The functions run without a graph, one batch at a time; `fit` does
@@ -24,7 +25,8 @@ def answers_from(task, sessions):
 
     Args:
         task: the task that was exported.
-        sessions: name of a function to its onnxruntime session.
+        sessions: name of a function to its onnxruntime session, or one of
+            `saved_model.open_sessions`.
 
     Yields:
         The task.
@@ -163,6 +165,26 @@ def _of_text(task, sessions):
     return (
         dict(generate=generate) if hasattr(task, "generate") else dict(predict=predict)
     )
+
+
+def sessions_of(task, folder, report):
+    """What `answers_from` takes, of an artifact's folder and the report of its export.
+
+    Args:
+        task: the task that was exported.
+        folder: of the artifact.
+        report: its `ExportReport`.
+    """
+    from kzoo.exporters.text import offered
+
+    if report.format == "tf_saved_model":
+        own = offered(task, report.format) if report.text else task.export_functions()
+        own = [function for function in own if function.name in report.functions]
+        return saved_model.open_sessions(folder, own)
+    return {
+        path.stem: onnx.open_session(path, prepacked=True)
+        for path in Path(folder).glob("*.onnx")
+    }
 
 
 def scores(task, paths, arguments):

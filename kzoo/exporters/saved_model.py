@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -134,6 +135,67 @@ def verify(cases, target, report):
     checks.verify(cases, answers, report)
     report.runtime = f"tensorflow {tf.__version__}, a fresh process"
     report.seconds["verify"] = time.perf_counter() - start
+
+
+def open_sessions(target, functions):
+    """The signatures of a SavedModel with the face of onnxruntime's sessions.
+
+    They run in this process, for `answers.answers_from`.
+
+    Args:
+        target: the folder.
+        functions: `Function`s, whose defaults stand for inputs that are left out.
+
+    Returns:
+        dict from a function's name to its session.
+    """
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(target))
+    return {f.name: _Session(f, loaded) for f in functions}
+
+
+class _Session:
+    """What the exporters ask of `onnxruntime.InferenceSession`, of a signature."""
+
+    def __init__(self, function, loaded):
+        self._arguments = function.arguments
+        self._outputs = function.outputs
+        self._loaded = loaded  # holds the variables
+        self._run = loaded.signatures[function.name]
+
+    def get_inputs(self):
+        return [
+            _Declared(a.name, "tensor(string)" if a.dtype == "string" else a.dtype)
+            for a in self._arguments
+            if a.default is None
+        ]
+
+    def get_outputs(self):
+        return [_Declared(name) for name in self._outputs]
+
+    def run(self, names, feed):
+        import tensorflow as tf
+
+        inputs = {
+            a.name: tf.constant(
+                np.asarray(
+                    feed.get(a.name, a.default),
+                    object if a.dtype == "string" else a.dtype,
+                ),
+                a.dtype,
+            )
+            for a in self._arguments
+        }
+        found = self._run(**inputs)
+        return [_decoded(found[name].numpy()) for name in names or self._outputs]
+
+
+class _Declared(NamedTuple):
+    """An input or output as a session declares it."""
+
+    name: str
+    type: str = ""
 
 
 def _run(target, requests, offered, report):

@@ -44,17 +44,6 @@ def write_safetensors(path, variables, metadata=None, dtype=None):
         partial.unlink(missing_ok=True)
 
 
-def stored(variable):
-    """A variable as files take it: shape, dtype, a function that gives the array."""
-    name = keras.backend.standardize_dtype(variable.dtype)
-    dtype = numpy_dtype(name)
-    return (
-        tuple(variable.shape),
-        dtype,
-        functools.partial(keras.ops.convert_to_numpy, variable),
-    )
-
-
 def _rounded(name, tensor, dtype):
     """A tensor of `stored` in another float dtype."""
     shape, own, read = tensor
@@ -72,6 +61,17 @@ def _rounded(name, tensor, dtype):
 
     is_float = own.name in DTYPES or own.kind == "f"
     return (shape, dtype, rounded) if is_float else tensor
+
+
+def stored(variable):
+    """A variable as files take it: shape, dtype, a function that gives the array."""
+    name = keras.backend.standardize_dtype(variable.dtype)
+    dtype = numpy_dtype(name)
+    return (
+        tuple(variable.shape),
+        dtype,
+        functools.partial(keras.ops.convert_to_numpy, variable),
+    )
 
 
 @contextlib.contextmanager

@@ -82,8 +82,8 @@ def card(folder):
     sections = {
         "Use": _use(preset, records[EXAMPLES]),
         "Examples": _examples(records[EXAMPLES]),
-        "Intended use": said.get("intended_use", "Not stated."),
-        "Limits": said.get("limits", "Not stated."),
+        "Intended use": said.get("intended_use") or "Not stated.",
+        "Limits": said.get("limits") or "Not stated.",
         "Model": _model(preset, read_record(folder, "config.json")),
         "Data": _data(preset, recipe),
         "Training": _training(preset, recipe, records[HISTORY], folder),
@@ -232,7 +232,8 @@ def _training(preset, recipe, history, folder):
 def _scores(preset, recipe, scores):
     parts = []
     if scores:
-        parts.append("Measured by\n\n" + _fenced(scores["command"], "sh"))
+        if "command" in scores:
+            parts.append("Measured by\n\n" + _fenced(scores["command"], "sh"))
         main, rows = main_score(scores), []
         for score in all_scores(scores):
             test = scores["tests"][score.test]
@@ -299,21 +300,24 @@ def _speed(scores):
 
 def _machine(record):
     versions = ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items())
-    return f"On {record.get('machine', 'a machine that is not named')}; {versions}."
+    said = "; ".join(part for part in (record.get("machine"), versions) if part)
+    return said and f"Measured on: {said}."
 
 
 def _exports(preset, exports):
     if not exports:
         command = f"kzoo export {preset.name} --out FOLDER"
         return f"Not measured. `{command}` writes and verifies one."
-    measures = [m for m, v in exports["score"].items() if isinstance(v, float | int)]
+    measures = list(exports["score"])
     names = ("form", "MB", "largest difference", *map(_words, measures), "seconds")
     own = [f"{exports['score'][measure]:.4g}" for measure in measures]
     rows = [("the model in Keras", "", "", *own, f"{exports['seconds']:.0f}")]
-    refused = []
+    left = []
     for form in exports["forms"]:
+        for reason in ("refused", "not_scored"):
+            if reason in form:
+                left.append(f"- {form['form']}, {_words(reason)}: {form[reason]}")
         if "refused" in form:
-            refused.append(f"- {form['form']}: {form['refused']}")
             continue
         score = form.get("score") or {}
         rows.append(
@@ -325,16 +329,19 @@ def _exports(preset, exports):
                 f"{form['seconds']:.0f}" if score else "",
             )
         )
+    on = (
+        f" on {exports['rows']:,} rows of {exports['test']}"
+        if "test" in exports
+        else ""
+    )
     parts = [
         "Each was run in its own runtime and compared with the model before it was "
-        f"kept; then it was scored on {exports['rows']:,} rows of {exports['test']}, "
-        "in as many seconds as the last column says.",
+        f"kept; then it was scored{on}, in as many seconds as the last column says.",
         _table(names, rows),
         _machine(exports),
+        "\n".join(left),
     ]
-    if refused:
-        parts.append("Refused:\n\n" + "\n".join(refused))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _attention(folder):
@@ -358,7 +365,7 @@ def _cell(value):
 def _fenced(text, language):
     """A block of text as it is, within more backticks than stand in it."""
     runs = [len(run) for run in re.findall("`+", text)]
-    fence = "`" * max(3, *(n + 1 for n in runs), 3)
+    fence = "`" * max([3, *(n + 1 for n in runs)])
     return f"{fence}{language}\n{text}\n{fence}"
 
 

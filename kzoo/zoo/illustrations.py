@@ -40,6 +40,7 @@ def illustrate(task, folder):
     options = recipe["card"].get("options", {})
     if isinstance(task, Seq2SeqLM):  # which is scored by what it generates
         options = {**recipe.get("evaluation", {}).get("options", {}), **options}
+        options.pop("batch_size", None)
     outputs = outputs_of(task, given, **options)
     pairs = [dict(input=i, output=o) for i, o in zip(given, outputs, strict=True)]
     write_json(folder / EXAMPLES, {"options": options, "examples": pairs})

@@ -358,14 +358,14 @@ def save_preset(
     as examples, is computed with the weights as they were written.
 
     Args:
-        model: a task; or a folder of one, such as `kzoo train` wrote, or a preset's
-            name, whose records come along.
+        model: a task; or a folder of one, such as `kzoo train` wrote, or else what
+            `from_preset` takes, whose records come along.
         folder: a new one.
         dtype: of the weights, as in `save_folder`. They load as float32 by default.
         records: a folder with `RECORDS` of this model: its recipe, history, scores,
             exports, pictures; where `model` is a folder, that one. What was measured
             comes along only from weights that are equal to those written, to the bit.
-        overwrite: replace a preset that stands there.
+        overwrite: replace a preset that stands there, or the records of one to be.
         name: of the preset; so for the following, which win over the recipe. By default
             the folder's name.
         title: for people; by default the name.
@@ -394,7 +394,7 @@ def save_preset(
         model = from_preset(model)
     described = {}
     if records is not None:
-        records = Path(located(records))
+        records = hub.local_folder(located(records))
         if (records / MANIFEST).is_file():
             said = _read_manifest(records)
             described = {key: said[key] for key in _DESCRIBED}
@@ -426,7 +426,7 @@ def _check_place(folder, overwrite):
             f"{folder} exists. Choose another folder"
             + (", or overwrite=True." if folder.is_dir() else ".")
         )
-    known = {CARD, MANIFEST}
+    known = {CARD, MANIFEST, *RECORDS}
     if (folder / MANIFEST).is_file():
         known |= set(_read_manifest(folder)["files"])
     for path in sorted(folder.rglob("*")):
@@ -493,14 +493,14 @@ def update_preset(folder, **described):
     manifest = {
         "kzoo": kzoo.__version__,
         "name": named,
-        "title": known("title", recipe.get("title", named)),
+        "title": known("title", recipe.get("title") or named),
         "task": inverse[config["task"]],
         "architecture": ModelConfig.from_dict(config["model"]).architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
-        "licence": known("licence", used.get("licence")),
+        "licence": known("licence", used.get("licence") or None),
         "research_only": known("research_only", used.get("research_only", False)),
-        "data": known("data", used.get("name")),
-        "language": known("language", recipe.get("language", [])),
+        "data": known("data", used.get("name") or None),
+        "language": known("language", used.get("languages", [])),
         "files": {
             path.relative_to(folder).as_posix(): {
                 "bytes": path.stat().st_size,
