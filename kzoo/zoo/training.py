@@ -4,9 +4,9 @@
 
 A folder's `training/` holds what a training that was killed goes on from: the settings
 and a digest of the texts, the tokenizer, drawn splits of the texts, the state of the
-last epoch, and the epochs that are averaged or the best one. All of it is written beside and renamed, and what
-batch i is follows from the seed and i, so that the same call gives the same weights
-whenever it was killed.
+last epoch, and the epochs that are averaged or the best one. All of it is written
+beside and renamed, and what batch i is follows from the seed and i, so that the same
+call gives the same weights whenever it was killed.
 """
 
 import dataclasses
