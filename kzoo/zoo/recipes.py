@@ -520,7 +520,15 @@ class Recipe:
             _refuse(
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
             )
-        self.model_config(self.tokenizer.vocabulary_size or 1000)
+        config = self.model_config(self.tokenizer.vocabulary_size or 1000)
+        stack = config.decoder or config.encoder
+        limit = stack.max_sequence_length
+        if stack.positions == "learned" and (training.length or 0) > limit:
+            _refuse(
+                "[training] length",
+                f"no more than the learned positions, max_sequence_length={limit}",
+                training.length,
+            )
 
     @property
     def embeds(self):

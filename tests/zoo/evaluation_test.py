@@ -47,7 +47,8 @@ def test_classes_are_scored_as_scikit_learn_does():
         recipe_of("imdb-sentiment"), task_options={"labels": labels}
     )
     examples = [("text", labels[i]) for i in truth]
-    scores = evaluation.measures(recipe, examples, found.tolist())
+    answers = [labels[i] for i in found]
+    scores = evaluation.measures(recipe, examples, answers)
     assert scores["accuracy"]["value"] == pytest.approx(
         metrics.accuracy_score(truth, found)
     )
@@ -55,6 +56,15 @@ def test_classes_are_scored_as_scikit_learn_does():
     assert scores["macro_f1"]["value"] == pytest.approx(f1)
     for row in scores.values():
         assert row["low"] < row["value"] < row["high"] and row["confidence"] == 0.95
+
+
+def test_numbers_of_a_file_are_the_classes_that_a_recipe_names():
+    recipe = recipe_of("imdb-sentiment")
+    examples = [("a", "0"), ("b", "1"), ("c", "1")]
+    scores = evaluation.measures(recipe, examples, ["negative", "positive", "negative"])
+    assert scores["accuracy"]["value"] == pytest.approx(2 / 3)
+    # F1 of each is 2/3: one hit, and one wrong answer or missed reference.
+    assert scores["macro_f1"]["value"] == pytest.approx(2 / 3)
 
 
 def test_entities_are_scored_as_seqeval_does_over_all_sentences():
@@ -210,3 +220,34 @@ def test_lines_are_scored_as_the_task_scores_them(writer):
     assert scores["bits_per_character"]["value"] == pytest.approx(
         expected["bits_per_character"]
     )
+
+
+def test_an_artifact_is_scored_by_the_same_code(writer, tmp_path):
+    import onnxruntime
+
+    from kzoo.exporters.answers import answers_from
+
+    recipe = Recipe.load(shipped()["shakespeare-char"])
+    recipe = dataclasses.replace(
+        recipe, training=dataclasses.replace(recipe.training, length=8)
+    )
+    recipe = dataclasses.replace(recipe, evaluation=Evaluation(options={"stride": 8}))
+    writer.export(tmp_path / "onnx", format="onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "forward.onnx")
+    expected = evaluation.answers(writer, recipe, [TEXT])
+    asked = []
+
+    class Counted:
+        """The session, and how often it was asked."""
+
+        def __getattr__(self, name):
+            return getattr(session, name)
+
+        def run(self, *arguments):
+            asked.append(arguments)
+            return session.run(*arguments)
+
+    with answers_from(writer, {"forward": Counted()}):
+        found = evaluation.answers(writer, recipe, [TEXT])
+    assert asked
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -139,3 +139,10 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
 def test_what_is_written_as_toml_is_read_back(table):
     assert tomllib.loads(to_toml(table)) == table
+
+
+def test_a_stretch_longer_than_the_learned_positions_is_refused():
+    values = tomllib.loads(SHIPPED["shakespeare-char"].read_text(encoding="utf-8"))
+    values["model"] |= {"positions": "learned", "max_sequence_length": 127}
+    with pytest.raises(RecipeError, match="max_sequence_length=127. Received: 128"):
+        Recipe.from_dict(values)
