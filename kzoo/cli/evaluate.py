@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -95,7 +94,7 @@ def evaluate(
     names = [name.strip() for name in tests.split(",")] if tests else None
     with progress(f"Scoring {preset}"):
         scores = scores_of(task, recipe, folder, names)
-    scores = {"command": _command(), **scores}
+    scores = {"command": _command(recipe, folder, tests), **scores}
     out.print(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
@@ -130,9 +129,10 @@ def _recipe_path(preset):
     return path
 
 
-def _command():
-    """What was typed, with the script's name alone."""
-    return " ".join(["kzoo", *sys.argv[1:]])
+def _command(recipe, folder, tests):
+    """What repeats the scores where the preset and the data have their names."""
+    named = f"kzoo evaluate {recipe.name} --data {folder.resolve().name}"
+    return f"{named} --tests {tests}" if tests else named
 
 
 def _table(preset, recipe, scores):

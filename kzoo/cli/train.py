@@ -299,9 +299,11 @@ def _train(recipe, folder, out_path):
     try:
         run.fit([lines])
     except KeyboardInterrupt:
+        done = run.epochs_done
+        cosine = recipe.training.schedule.kind == "cosine"
         raise Failure(
-            f"Stopped after {run.epochs_done} whole epochs. The same command goes on "
-            "from there.",
+            f"Stopped after {done} whole epochs. The same command goes on from there"
+            + ("." if cosine else f"; with {done} epochs it makes a model of them."),
             INTERRUPTED,
         ) from None
     finally:

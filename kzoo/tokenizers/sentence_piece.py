@@ -203,6 +203,8 @@ class SentencePieceTokenizer(Tokenizer):
             alpha: how sharp the draw is: 0 makes all splits alike, a large one takes
                 the most probable. Of byte-pair encoding the rate of merges left out.
             seed: of the draws; every call of `encode` has others, in the same order.
+                Another process has others still: the library adds something of its own
+                to a seed. What has to be repeated there is kept in a file.
         """
         twin = type(self).from_config(self.get_config())
         twin._sampling = dict(enable_sampling=True, nbest_size=-1, alpha=alpha)

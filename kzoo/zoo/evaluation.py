@@ -31,7 +31,7 @@ CONFIDENCE, SAMPLES, SEED = 0.95, 1000, 12345  # as sacrebleu has them
 _NUMBERS_AT_A_TIME = 2**22
 
 
-def evaluate(task, recipe, folder, tests=None, *, advance=None):
+def evaluate(task, recipe, folder, tests=None):
     """Scores a model on test sets of a recipe.
 
     Args:
@@ -40,7 +40,6 @@ def evaluate(task, recipe, folder, tests=None, *, advance=None):
         folder: that its files are relative to.
         tests: names among `recipe.data.tests`; by default all but `"validation"`, or
             that where there is no other.
-        advance: function of a test set's name, called when its turn comes.
 
     Returns:
         dict as `scores.json` holds it: `machine`, `versions`, `main` where the recipe
@@ -66,8 +65,6 @@ def evaluate(task, recipe, folder, tests=None, *, advance=None):
     if recipe.evaluation.main:
         scores["main"] = list(recipe.evaluation.main)
     for name, rows in examples.items():
-        if advance:
-            advance(name)
         start = time.perf_counter()
         found = answers(task, recipe, rows)
         seconds = time.perf_counter() - start
@@ -89,7 +86,7 @@ def answers(task, recipe, examples):
         examples: as `kzoo.zoo.examples` reads them.
 
     Returns:
-        A translation, a class (int), a list of labels, a number or a cosine each; of a
+        A translation, a class, a list of labels, a number or a cosine each; of a
         language model float64 (N, 2), nats and tokens of each text or window.
     """
     options = dict(recipe.evaluation.options)
@@ -102,8 +99,7 @@ def answers(task, recipe, examples):
         tokens = [len(row) - 1 for row in task.encode_examples(x)["token_ids"]]
         return np.stack([task.energy(x, **options), tokens], axis=1).astype("float64")
     if recipe.task == "text_classifier":
-        logits = task.predict(x, **{"verbose": 0, **options})
-        return logits.argmax(axis=-1).tolist()
+        return task.classify(x, **options)
     if recipe.task == "token_classifier":
         return task.tag(x, **options)
     if recipe.task == "sentence_embedder":
@@ -249,13 +245,13 @@ def _papers(sacrebleu, recipe, translations, references):
 def _classification(recipe, examples, classes):
     """Accuracy, and the mean F1 of the classes that occur."""
     _, y = inputs_and_targets(recipe, examples)
-    names = list(recipe.task_options.get("labels") or sorted(set(y)))
-    expected = np.array(
-        [y_i if isinstance(y_i, int) else names.index(y_i) for y_i in y]
+    labels = recipe.task_options.get("labels")
+    y = [labels[i] if labels and isinstance(i, int) else i for i in y]
+    kinds = sorted({*y, *classes}, key=str)
+    is_expected, is_got = (
+        np.array([[each == kind for kind in kinds] for each in column])
+        for column in (y, classes)
     )
-    got = np.asarray(classes)
-    kinds = np.arange(max(expected.max(), got.max()) + 1)
-    is_expected, is_got = (column[:, None] == kinds for column in (expected, got))
     # Of each class: hits, answers and references, whose sums give every measure.
     counts = np.stack([is_expected & is_got, is_got, is_expected], axis=1)
 

@@ -85,8 +85,9 @@ def inputs_and_targets(recipe, examples):
     if recipe.task in _NUMBERS:
         targets = [_number(target, i) for i, target in enumerate(targets)]
     elif recipe.task == "text_classifier":
-        # Files number the classes that the recipe names.
-        names = recipe.task_options.get("labels", targets)
+        # Files number the classes that the recipe names, or counts.
+        counted = "num_classes" in recipe.task_options
+        names = recipe.task_options.get("labels", () if counted else set(targets))
         targets = [
             int(label) if label not in names and label.isdigit() else label
             for label in targets

@@ -539,8 +539,17 @@ class Recipe:
                 "one of them, or a [model] preset, which has its own",
                 "both" if own else "neither",
             )
-        if self.model.preset is None:
-            self.model_config(tokenizer.vocabulary_size or 1000)
+        if self.model.preset is not None:
+            return
+        config = self.model_config(tokenizer.vocabulary_size or 1000)
+        stack = config.decoder or config.encoder
+        limit = stack.max_sequence_length
+        if stack.positions == "learned" and (training.length or 0) > limit:
+            _refuse(
+                "[training] length",
+                f"no more than the learned positions, max_sequence_length={limit}",
+                training.length,
+            )
 
     @property
     def embeds(self):

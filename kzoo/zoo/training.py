@@ -3,10 +3,10 @@
     read_training ► Run: tokenizer ► task ► batches ► compile ► fit ► finish
 
 A folder's `training/` holds what a training that was killed goes on from: the settings
-and a digest of the texts, the tokenizer, the state of the last epoch, and the epochs
-that are averaged or the best one. All of it is written beside and renamed, and what
-batch i is follows from the seed and i, so that the same call gives the same weights
-whenever it was killed.
+and a digest of the texts, the tokenizer, drawn splits of the texts, the state of the
+last epoch, and the epochs that are averaged or the best one. All of it is written
+beside and renamed, and what batch i is follows from the seed and i, so that the same
+call gives the same weights whenever it was killed.
 """
 
 import dataclasses
@@ -298,25 +298,34 @@ class Run:
                 seed=recipe.seed,
             )
             return batches, len(batches)
-        pairs = self._pairs(self._examples)
-        features = task.encode_examples(*pairs)
         splits = recipe.tokenizer.splits
         if splits > 1:
-            if not hasattr(self.tokenizer, "sampled"):
-                raise RecipeError(
-                    "[tokenizer] splits: expected a SentencePieceTokenizer, which can "
-                    f"draw them. Received: {type(self.tokenizer).__name__}."
-                )
-            task.tokenizer = self.tokenizer.sampled(recipe.tokenizer.alpha, recipe.seed)
-            for _ in range(1, splits):
-                for name, values in task.encode_examples(*pairs).items():
-                    features[name] = [*features[name], *values]
-            task.tokenizer = self.tokenizer
+            # Another process would draw others, see `SentencePieceTokenizer.sampled`.
+            features = _kept(self._work / "splits.npz", self._split_examples)
+        else:
+            features = task.encode_examples(*self._pairs(self._examples))
         batches = task.batches(features, **self._sizes(), seed=recipe.seed)
         if training.word_dropout:
             forget = _WordDropout(self.tokenizer, training.word_dropout, recipe.seed)
             batches = batches.map(forget)
         return batches, max(1, len(batches) // splits)
+
+    def _split_examples(self):
+        """Features of the training examples in several splits, one after another."""
+        task, settings = self.task, self.recipe.tokenizer
+        if not hasattr(self.tokenizer, "sampled"):
+            raise RecipeError(
+                "[tokenizer] splits: expected a SentencePieceTokenizer, which draws "
+                f"them. Received: {type(self.tokenizer).__name__}."
+            )
+        pairs = self._pairs(self._examples)
+        features = {k: [*rows] for k, rows in task.encode_examples(*pairs).items()}
+        task.tokenizer = self.tokenizer.sampled(settings.alpha, self.recipe.seed)
+        for _ in range(1, settings.splits):
+            for name, rows in task.encode_examples(*pairs).items():
+                features[name] += rows
+        task.tokenizer = self.tokenizer
+        return features
 
     def _validation_batches(self):
         if self._held_out is None:
@@ -376,6 +385,33 @@ def begin_with_tf_idf(task, texts, seed=0):
     directions = np.random.default_rng(seed).normal(size=table.shape)
     directions /= table.shape[1] ** 0.5 * task.encoder.config.embedding_scale
     table.assign(directions * length[:, None])
+
+
+def _kept(path, make):
+    """Features out of a file, which gets them where there is none.
+
+    Args:
+        path: the file, `.npz`.
+        make: function to features: dict of lists of sequences of int, or of numbers.
+    """
+    if path.exists():
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        ends = {k: arrays.pop(f"{k}.ends", None) for k in [*arrays] if ".ends" not in k}
+        return {
+            name: values if ends[name] is None else np.split(values, ends[name][:-1])
+            for name, values in arrays.items()
+        }
+    features, arrays = make(), {}
+    for name, rows in features.items():
+        if np.ndim(rows[0]):
+            arrays[f"{name}.ends"] = np.cumsum([len(row) for row in rows])
+            rows = np.concatenate(rows)
+        arrays[name] = np.asarray(rows)
+    partial = path.with_name("." + path.name)
+    np.savez(partial, **arrays)
+    partial.replace(path)
+    return features
 
 
 def _rate(training, steps):

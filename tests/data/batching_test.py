@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kzoo.data import bucketed_batches, choose_buckets, packed_blocks, padded_batch
+from kzoo.data import (
+    RandomStretches,
+    bucketed_batches,
+    choose_buckets,
+    packed_blocks,
+    padded_batch,
+)
 
 PAIR_LENGTHS = st.lists(
     st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=80
@@ -467,3 +473,34 @@ def test_mapped_batches_follow_from_batch_and_index():
     assert all("index" not in batch for batch in batches)
     first = next(iter(mapped.to_grain(epochs=2, start=3)))
     assert first["index"] == 3
+
+
+def test_random_stretches_are_of_the_text_and_follow_from_seed_and_index():
+    text = np.arange(100, 200)
+    batches = RandomStretches(text, 7, 4, before=[1], seed=3)
+    assert len(batches) == 100 // 28
+    ids = batches[5]["token_ids"]
+    assert ids.shape == (4, 8) and ids.dtype == np.int32
+    assert (ids[:, 0] == 1).all()
+    assert (np.diff(ids[:, 1:], axis=1) == 1).all()
+    same = RandomStretches(text, 7, 4, before=[1], seed=3)
+    np.testing.assert_array_equal(same[5]["token_ids"], ids)
+    other = RandomStretches(text, 7, 4, before=[1], seed=4)
+    assert (other[5]["token_ids"] != ids).any()
+    assert (batches[6]["token_ids"] != ids).any()
+    assert pickle.loads(pickle.dumps(batches))[5]["token_ids"].tolist() == ids.tolist()
+
+
+def test_random_stretches_begin_everywhere_alike():
+    batches = RandomStretches(np.arange(12), 3, 50, num_batches=200)
+    assert len(batches) == 200
+    starts = Counter(i for batch in batches for i in batch["token_ids"][:, 0].tolist())
+    assert sorted(starts) == [*range(10)]  # the last has 9, 10 and 11
+    # 1,000 each on average; 6 standard deviations are 180.
+    assert all(abs(count - 1000) < 180 for count in starts.values())
+
+
+def test_a_text_shorter_than_a_stretch_is_refused():
+    assert RandomStretches(np.arange(8), 8, 1)[0]["token_ids"].tolist() == [[*range(8)]]
+    with pytest.raises(ValueError, match="7 ids, fewer than length=8"):
+        RandomStretches(np.arange(7), 8, 1)

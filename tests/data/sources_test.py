@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kzoo.data import DataError, load_pairs, load_tagged, load_texts
+from kzoo.data import DataError, load_pairs, load_rows, load_tagged, load_texts
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 needs_corpora = pytest.mark.skipif(
@@ -307,3 +307,12 @@ def test_the_tagged_corpora_are_whole():
         assert len(rows) == sentences
         assert sum(len(each) for each, _ in rows) == words
         assert all(len(each) == len(labels) for each, labels in rows)
+
+
+def test_any_number_of_columns_is_read_in_the_order_asked_for(tmp_path):
+    path = tmp_path / "scored.tsv"
+    path.write_text("x\t4.5\ta b\tc\nx\t0\td\te\n")
+    rows = load_rows(path, columns=(2, 3, 1), count=3)
+    assert rows == [("a b", "c", "4.5"), ("d", "e", "0")]
+    with pytest.raises(ValueError, match="columns must be 3 column numbers"):
+        load_rows(path, columns=(2, 3), count=3)

@@ -33,3 +33,11 @@ def test_shares_are_met():
 def test_shares_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match="validation=0.5, test=0.5"):
         split_examples(["a"], validation=0.5, test=0.5)
+
+
+def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():
+    pairs = [(f"source {n}", f"target {n % 40}") for n in range(400)]
+    parts = split_examples(pairs, validation=0.3, test=0.3, side=1)
+    targets = [{target for _, target in part} for part in parts.values()]
+    assert all(targets) and sum(map(len, targets)) == 40
+    assert parts != split_examples(pairs, validation=0.3, test=0.3)

@@ -362,3 +362,34 @@ def test_impossible_heads_name_both_arguments():
         Attention(10, 4)
     with pytest.raises(ValueError, match="num_heads=4, num_key_value_heads=3"):
         Attention(12, 4, 3)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="it is JAX's kernel")
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
+    import functools
+
+    import jax
+
+    from kzoo.ops import nn
+
+    layer = built(num_key_value_heads=heads)
+    mask = np.tril(np.ones((1, 1, T, T), bool))
+    parts = to_numpy(layer(X, attention_mask=mask, causal=True))
+    calls = []
+
+    def kernel(*arrays, **options):
+        calls.append(options)
+        # What cuDNN computes on a GPU, on any device.
+        run = functools.partial(jax.nn.dot_product_attention, implementation="xla")
+        return run(*arrays, **options)
+
+    monkeypatch.setattr(nn, "fused_kernel", lambda dtype, head_dim: kernel)
+    fused = to_numpy(layer(X, attention_mask=mask, causal=True))
+    assert calls == [{"scale": layer.scale, "is_causal": True}]
+    np.testing.assert_allclose(fused, parts, atol=1e-5)
+    # Weights, biases and masks of another form are of the parts alone.
+    layer(X, attention_mask=mask, causal=True, return_weights=True)
+    layer(X, attention_mask=SELF_MASK)
+    layer(X, attention_mask=mask, bias=BIAS, causal=True)
+    assert len(calls) == 1

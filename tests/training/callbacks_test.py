@@ -1,13 +1,20 @@
 """Resuming is exact, averages are means, and nothing is half-written."""
 
 import errno
+import json
 import os
 
 import keras
 import numpy as np
 import pytest
 
-from kzoo.training import CheckpointAverage, ResumableCheckpoint, callbacks
+from kzoo.training import (
+    BestEpoch,
+    CheckpointAverage,
+    EpochHistory,
+    ResumableCheckpoint,
+    callbacks,
+)
 from tests.harness import KillBefore, Killed
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
@@ -231,3 +238,73 @@ def test_config_round_trip(callback):
     )
     assert type(again) is type(callback)
     assert again.get_config() == callback.get_config()
+
+
+class Measures(keras.callbacks.Callback):
+    """Gives every epoch a measure, whatever was computed."""
+
+    def __init__(self, values, name):
+        super().__init__()
+        self.values, self.name = values, name
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs[self.name] = self.values[epoch]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "best"),
+    [
+        ("val_accuracy", [0.2, 0.7, 0.7, 0.1], 1),
+        ("val_loss", [0.9, 0.4, 0.2, 0.3], 2),
+        ("val_f1", [float("nan"), 0.1, float("nan"), 0.05], 1),
+    ],
+)
+@pytest.mark.parametrize("killed_before", [None, 2])
+def test_the_best_epoch_s_weights_are_kept_also_through_a_kill(
+    tmp_path, name, values, best, killed_before
+):
+    recorder = Recorder()
+    whole = new_model(seed=3)
+    start = [np.array(w) for w in whole.get_weights()]
+    fit(whole, 4, recorder)
+
+    def callbacks():
+        return [
+            Measures(values, name),
+            BestEpoch(tmp_path / "best.npz", name),
+            ResumableCheckpoint(tmp_path / "resume.npz"),
+        ]
+
+    model = new_model(seed=3)
+    model.set_weights(start)
+    if killed_before:
+        with pytest.raises(Killed):
+            fit(model, 4, *callbacks(), KillBefore(killed_before))
+    fit(model, 4, *callbacks())
+    for got, want in zip(model.get_weights(), recorder.weights[best], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_an_unknown_measure_is_named_with_the_known(tmp_path):
+    with pytest.raises(ValueError, match=r"one of \['loss'\]. Received: 'val_loss'"):
+        fit(new_model(), 1, BestEpoch(tmp_path / "best.npz", "val_loss"))
+
+
+def test_the_history_has_each_epoch_once_after_a_kill(tmp_path):
+    path = tmp_path / "history.json"
+
+    def callbacks():
+        # The history is written before the state: a kill in between repeats an epoch.
+        return EpochHistory(path), ResumableCheckpoint(tmp_path / "resume.npz")
+
+    model = new_model(seed=3)
+    history, checkpoint = callbacks()
+    with pytest.raises(Killed):
+        fit(model, 3, history, KillBefore(1), checkpoint)
+    assert [row["epoch"] for row in json.loads(path.read_text())] == [1]
+    path.write_text(json.dumps([{"epoch": 1}, {"epoch": 2}]))
+    fitted = fit(model, 3, *callbacks())
+    rows = json.loads(path.read_text())
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert [row["loss"] for row in rows[1:]] == fitted.history["loss"]
+    assert all(row["seconds"] >= 0 for row in rows[1:])

@@ -1,0 +1,253 @@
+"""Scores: each against the library or the loop that defines it; intervals."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import sacrebleu
+from scipy import stats
+from sklearn import metrics
+
+import kzoo
+from kzoo.training.scores import entity_scores
+from kzoo.zoo import evaluation
+from kzoo.zoo.recipes import Evaluation, Recipe, shipped
+
+
+def recipe_of(name, **evaluation):
+    recipe = Recipe.load(shipped()[name])
+    return dataclasses.replace(recipe, evaluation=Evaluation(**evaluation))
+
+
+def test_an_interval_of_a_mean_is_that_of_theory():
+    values = np.random.default_rng(0).normal(size=400)
+    low, high = evaluation.bootstrap(400, lambda chosen: values[chosen].mean(axis=1))
+    error = 1.96 * values.std() / math.sqrt(400)
+    assert low == pytest.approx(values.mean() - error, abs=0.02)
+    assert high == pytest.approx(values.mean() + error, abs=0.02)
+
+
+def test_an_interval_does_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch):
+    values = np.random.default_rng(0).normal(size=50)
+
+    def interval():
+        return evaluation.bootstrap(50, lambda chosen: values[chosen].mean(axis=1))
+
+    whole = interval()
+    monkeypatch.setattr(evaluation, "_NUMBERS_AT_A_TIME", 350)
+    assert interval() == whole
+
+
+def test_classes_are_scored_as_scikit_learn_does():
+    generator = np.random.default_rng(0)
+    truth, found = generator.integers(0, 3, 200), generator.integers(0, 3, 200)
+    labels = ["a", "b", "c"]
+    recipe = dataclasses.replace(
+        recipe_of("imdb-sentiment"), task_options={"labels": labels}
+    )
+    examples = [("text", labels[i]) for i in truth]
+    answers = [labels[i] for i in found]
+    scores = evaluation.measures(recipe, examples, answers)
+    assert scores["accuracy"]["value"] == pytest.approx(
+        metrics.accuracy_score(truth, found)
+    )
+    f1 = metrics.f1_score(truth, found, average="macro")
+    assert scores["macro_f1"]["value"] == pytest.approx(f1)
+    for row in scores.values():
+        assert row["low"] < row["value"] < row["high"] and row["confidence"] == 0.95
+
+
+def test_numbers_of_a_file_are_the_classes_that_a_recipe_names():
+    recipe = recipe_of("imdb-sentiment")
+    examples = [("a", "0"), ("b", "1"), ("c", "1")]
+    scores = evaluation.measures(recipe, examples, ["negative", "positive", "negative"])
+    assert scores["accuracy"]["value"] == pytest.approx(2 / 3)
+    # F1 of each is 2/3: one hit, and one wrong answer or missed reference.
+    assert scores["macro_f1"]["value"] == pytest.approx(2 / 3)
+
+
+def test_entities_are_scored_as_seqeval_does_over_all_sentences():
+    generator = np.random.default_rng(0)
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+    def labels():
+        return [[names[i] for i in generator.integers(0, 5, 9)] for _ in range(60)]
+
+    truth, found = labels(), labels()
+    examples = [(["w"] * 9, row) for row in truth]
+    scores = evaluation.measures(recipe_of("ewt-entities"), examples, found)
+    expected = entity_scores(truth, found)
+    right = np.mean(np.array(truth) == np.array(found))
+    assert scores["accuracy"]["value"] == pytest.approx(right)
+    for name in ("precision", "recall", "f1"):
+        assert scores[name]["value"] == pytest.approx(expected[name])
+        assert scores[name]["low"] < expected[name] < scores[name]["high"]
+
+
+def test_parts_of_speech_have_no_entities():
+    examples = [(["a", "dog"], ["DET", "NOUN"])]
+    found = [["DET", "VERB"]]
+    scores = evaluation.measures(recipe_of("ewt-pos"), examples, found)
+    assert list(scores) == ["accuracy"] and scores["accuracy"]["value"] == 0.5
+
+
+def test_correlations_are_scipy_s_ties_among_them():
+    generator = np.random.default_rng(0)
+    truth = generator.integers(0, 5, 300).astype(float)
+    found = truth + generator.normal(0, 2, 300)
+    examples = [("a", "b", str(score)) for score in truth]
+    scores = evaluation.measures(recipe_of("stsb-embedder"), examples, found.tolist())
+    expected = stats.spearmanr(truth, found).statistic
+    assert scores["spearman"]["value"] == pytest.approx(expected)
+    assert scores["pearson"]["value"] == pytest.approx(
+        stats.pearsonr(truth, found).statistic
+    )
+    # Fisher's transformation gives the interval of a Pearson correlation.
+    middle, error = np.arctanh(scores["pearson"]["value"]), 1.96 / math.sqrt(297)
+    assert scores["pearson"]["low"] == pytest.approx(np.tanh(middle - error), abs=0.02)
+    assert scores["pearson"]["high"] == pytest.approx(np.tanh(middle + error), abs=0.02)
+
+
+def test_bleu_is_given_as_sacrebleu_and_as_papers_have_it():
+    references = [f"Ein Mann sieht {i} Hunde, und sie „bellen“." for i in range(20)]
+    found = [text.lower().replace("„", '"').replace("“", '"') for text in references]
+    found[0] = "Eine Frau geht ."
+    recipe = recipe_of("multi30k-en-de")
+    examples = [("source", text) for text in references]
+    scores = evaluation.measures(recipe, examples, found)
+    cased = sacrebleu.corpus_bleu(found, [references]).score
+    assert scores["bleu"]["value"] == pytest.approx(cased)
+    assert scores["chrf"]["value"] == pytest.approx(
+        sacrebleu.corpus_chrf(found, [references]).score
+    )
+    # Case and kinds of quotes count in the one and not in the other.
+    papers = scores["bleu_lowercased"]
+    assert papers["value"] > 90 > cased + 10
+    tokens = "ein mann sieht {} hunde , und sie &quot; bellen &quot; ."
+    lines = [tokens.format(i) for i in range(20)]
+    expected = sacrebleu.corpus_bleu(
+        ["eine frau geht .", *lines[1:]], [lines], tokenize="none", force=True
+    )
+    assert papers["value"] == pytest.approx(expected.score)
+    assert "norm:de|tok:de|nrefs:1|bs:1000" in papers["signature"]
+    assert "case:lc" in papers["signature"] and "tok:none" in papers["signature"]
+    assert "case:mixed" in scores["bleu"]["signature"]
+    for row in scores.values():
+        assert row["low"] < row["value"] < row["high"]
+
+
+def test_measures_are_those_that_the_recipe_asks_for():
+    examples = [(["a"], ["O"]), (["b"], ["B-PER"])]
+    found = [["O"], ["B-PER"]]
+    wanted = recipe_of("ewt-entities", measures=["f1"])
+    assert list(evaluation.measures(wanted, examples, found)) == ["f1"]
+    wrong = recipe_of("ewt-entities", measures=["bleu"])
+    with pytest.raises(ValueError, match="measures must be of .*'f1'.*'bleu'"):
+        evaluation.measures(wrong, examples, found)
+
+
+TEXT = "the cat sat\non the mat .\n" * 3
+
+
+@pytest.fixture(scope="module")
+def writer():
+    tokenizer = kzoo.FastTokenizer.train([TEXT], 100, algorithm="character")
+    return kzoo.CausalLM.from_size(
+        "tiny", tokenizer, num_layers=1, hidden_dim=16, num_heads=2, positions="rotary"
+    )
+
+
+@pytest.mark.parametrize("stride", [3, 8])
+def test_running_text_is_scored_in_windows_each_token_once(writer, stride):
+    recipe = Recipe.load(shipped()["shakespeare-char"])
+    recipe = dataclasses.replace(
+        recipe,
+        training=dataclasses.replace(recipe.training, length=8),
+        evaluation=Evaluation(options={"stride": stride}),
+    )
+    nats, counted = evaluation.answers(writer, recipe, [TEXT]).T
+    (ids,) = writer.tokenizer.encode([TEXT])
+    assert counted.sum() == len(ids) and len(counted) == 1 + -(
+        -(len(ids) - 8) // stride
+    )
+
+    def nats_by_hand(first, begin, end):
+        """Of tokens begin to end, in a window that begins at `first`."""
+        row = np.array([[writer.config.start_token_id, *ids[first:end]]])
+        logits = np.asarray(writer({"token_ids": row[:, :-1]}))[0].astype("float64")
+        log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        chosen = log_p[np.arange(end - first), ids[first:end]]
+        return -chosen[begin - first :].sum()
+
+    expected, done = [], 0
+    while done < len(ids):
+        end = min(len(ids), done + stride if done else 8)
+        expected.append(nats_by_hand(max(0, end - 8), done, end))
+        done = end
+    np.testing.assert_allclose(nats, expected, rtol=1e-4)
+
+    scores = evaluation.measures(recipe, [TEXT], np.stack([nats, counted], axis=1))
+    loss = sum(expected) / len(ids)
+    assert scores["loss"]["value"] == pytest.approx(loss, rel=1e-4)
+    # A token is a character here; 21 words and 6 ends of lines in 75 characters.
+    bits = loss / math.log(2)
+    assert scores["bits_per_character"]["value"] == pytest.approx(bits, rel=1e-4)
+    assert len(ids) == len(TEXT) and TEXT.count("\n") == 6 and len(TEXT.split()) == 21
+    words = math.exp(loss * len(TEXT) / 27)
+    assert scores["word_perplexity"]["value"] == pytest.approx(words, rel=1e-3)
+
+
+def test_a_stride_beyond_the_window_is_refused(writer):
+    recipe = recipe_of("shakespeare-char", options={"stride": 500})
+    with pytest.raises(ValueError, match=r"stride must be in \[1, 128\]"):
+        evaluation.answers(writer, recipe, [TEXT])
+
+
+def test_lines_are_scored_as_the_task_scores_them(writer):
+    recipe = Recipe.load(shipped()["shakespeare-char"])
+    recipe = dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, format="text"),
+        training=dataclasses.replace(recipe.training, length=None, steps=None),
+        evaluation=Evaluation(),
+    )
+    lines = ["the cat", "sat on the mat", "."]
+    found = evaluation.answers(writer, recipe, lines)
+    scores = evaluation.measures(recipe, lines, found)
+    expected = writer.score(lines)
+    assert scores["perplexity"]["value"] == pytest.approx(expected["perplexity"])
+    assert scores["bits_per_character"]["value"] == pytest.approx(
+        expected["bits_per_character"]
+    )
+
+
+def test_an_artifact_is_scored_by_the_same_code(writer, tmp_path):
+    import onnxruntime
+
+    from kzoo.exporters.answers import answers_from
+
+    recipe = Recipe.load(shipped()["shakespeare-char"])
+    recipe = dataclasses.replace(
+        recipe, training=dataclasses.replace(recipe.training, length=8)
+    )
+    recipe = dataclasses.replace(recipe, evaluation=Evaluation(options={"stride": 8}))
+    writer.export(tmp_path / "onnx", format="onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "forward.onnx")
+    expected = evaluation.answers(writer, recipe, [TEXT])
+    asked = []
+
+    class Counted:
+        """The session, and how often it was asked."""
+
+        def __getattr__(self, name):
+            return getattr(session, name)
+
+        def run(self, *arguments):
+            asked.append(arguments)
+            return session.run(*arguments)
+
+    with answers_from(writer, {"forward": Counted()}):
+        found = evaluation.answers(writer, recipe, [TEXT])
+    assert asked
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

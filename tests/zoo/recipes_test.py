@@ -1,0 +1,148 @@
+"""Recipes: those that are shipped are valid, and what is wrong is named."""
+
+import copy
+import inspect
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzoo import tasks
+from kzoo.zoo.pretrained import TASKS
+from kzoo.zoo.recipes import FORMATS, Recipe, RecipeError, shipped, to_toml
+
+SHIPPED = shipped()
+
+
+def test_the_promised_presets_have_a_recipe():
+    assert {
+        "multi30k-en-de",
+        "multi30k-de-en",
+        "spa-eng-en-es",
+        "imdb-sentiment",
+        "ewt-pos",
+        "ewt-entities",
+        "wikitext2-lm",
+        "shakespeare-char",
+        "stsb-embedder",
+    } <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_recipe_is_valid_and_complete(name, tmp_path):
+    recipe = Recipe.load(SHIPPED[name])
+    assert recipe.name == name
+    kind = getattr(tasks, TASKS[recipe.task])
+    arguments = {
+        argument
+        for each in kind.__mro__[:-1]
+        for argument in inspect.signature(each.__init__).parameters
+    }
+    assert set(recipe.task_options) <= arguments
+    data, card = recipe.data, recipe.card
+    assert all(
+        [recipe.title, data.name, data.url, data.licence, recipe.evaluation.main]
+    )
+    assert all([card.description, card.intended_use, card.limits, card.examples])
+    recipe.save(tmp_path / "recipe.toml")
+    assert Recipe.load(tmp_path / "recipe.toml") == recipe
+
+
+def test_every_format_belongs_to_a_known_task():
+    assert set(FORMATS) < set(TASKS)
+
+
+def changed(**changes):
+    """A valid recipe as dicts with some values changed: table__key=value."""
+    values = tomllib.loads(SHIPPED["multi30k-en-de"].read_text(encoding="utf-8"))
+    values = copy.deepcopy(values)
+    for path, value in changes.items():
+        *tables, key = path.split("__")
+        table = values
+        for name in tables:
+            table = table.setdefault(name, {})
+        if value is None:
+            del table[key]
+        else:
+            table[key] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 3}, r"epochs: expected one of name, task"),
+        ({"training__epoch": 3}, r"\[training\] epoch: expected one of"),
+        ({"training__epochs": "3"}, r"\[training\] epochs: expected int"),
+        ({"training__epochs": True}, r"\[training\] epochs: expected int"),
+        ({"training__epochs": 0}, r"\[training\] epochs: expected 1 or more"),
+        ({"training__epochs": None}, r"\[training\] epochs: expected a value"),
+        ({"training__optimizer__momentum": 1}, r"\[training.optimizer\] momentum"),
+        ({"training__schedule__kind": "linear"}, r"\[training.schedule\] kind"),
+        ({"training__schedule__warmup_steps": 9}, "warmup_steps, warmup_epochs"),
+        ({"training__batch_size": 8}, "batch_size, tokens_per_batch: expected one"),
+        ({"training__best": "val_loss"}, "average, best: expected one of the two"),
+        ({"training__length": 128}, r"\[training\] length: expected running text"),
+        ({"training__score_range": [0, 5]}, "score_range: expected an embedder"),
+        ({"training__embeddings": "tf_idf"}, "embeddings: expected a task with an"),
+        ({"tokenizer__alpha": None}, r"\[tokenizer\] splits, alpha"),
+        ({"tokenizer__kind": "bpe"}, r"\[tokenizer\] splits: expected a kind of"),
+        ({"tokenizer__folder": "x"}, r"\[tokenizer\] folder: expected no other"),
+        ({"data__train": "train.tsv"}, r"\[data\] train: expected 2 files"),
+        ({"task": "causal_lm"}, r"\[data\] format: expected text or running"),
+        ({"data__columns": [0, 1]}, r"\[data\] columns: expected none"),
+        ({"data__hold_out": {"validation": 0.1}}, "validation, hold_out.validation"),
+        ({"data__hold_out": {"test": 1.5}}, "shares that sum to less than 1"),
+        ({"data__train": {"files": ["a", "b"], "spilt": "x"}}, r"\[data.train\] spilt"),
+        ({"model__size": "huge"}, r"\[model\] size: expected one of tiny"),
+        ({"model__num_layer": 3}, r"\[model\] .*num_layer"),
+        ({"model__dropout": 2.0}, r"\[model\] .*dropout must be a rate"),
+        ({"evaluation__main": ["test", "bleu"]}, r"main: expected a test set of"),
+        ({"evaluation__interval": [3, 2]}, "lower and the upper end"),
+        ({"task": "question_answering"}, "task: expected one of causal_lm"),
+        ({"seed": -1}, r"seed: expected a number in \[0"),
+        ({"card__published": [{"what": "x"}]}, r"published\] score: expected a value"),
+    ],
+)
+def test_what_cannot_be_followed_is_named_with_file_and_key(tmp_path, changes, message):
+    path = tmp_path / "recipe.toml"
+    path.write_text(to_toml(changed(**changes)), encoding="utf-8")
+    with pytest.raises(RecipeError, match=message) as caught:
+        Recipe.load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text("a b", encoding="utf-8")
+    with pytest.raises(RecipeError, match="recipe.toml is not TOML: .*line 1"):
+        Recipe.load(path)
+
+
+def test_whole_numbers_may_stand_for_rates():
+    assert Recipe.from_dict(changed(training__schedule__peak=1)).training.schedule.peak
+
+
+VALUES = st.recursive(
+    st.text()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False),
+    lambda values: (
+        st.lists(values, max_size=3) | st.dictionaries(st.text(), values, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_what_is_written_as_toml_is_read_back(table):
+    assert tomllib.loads(to_toml(table)) == table
+
+
+def test_a_stretch_longer_than_the_learned_positions_is_refused():
+    values = tomllib.loads(SHIPPED["shakespeare-char"].read_text(encoding="utf-8"))
+    values["model"] |= {"positions": "learned", "max_sequence_length": 127}
+    with pytest.raises(RecipeError, match="max_sequence_length=127. Received: 128"):
+        Recipe.from_dict(values)

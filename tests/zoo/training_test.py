@@ -1,0 +1,179 @@
+"""The road of a training: parts of the data, rates, beginnings, and what goes on."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.data import DataError
+from kzoo.zoo import training
+from kzoo.zoo.examples import (
+    fingerprint,
+    inputs_and_targets,
+    labels_of,
+    read_test,
+    read_training,
+    texts_of,
+)
+from kzoo.zoo.recipes import HoldOut, Recipe, Schedule, shipped
+
+
+def recipe_of(name, **tables):
+    recipe = Recipe.load(shipped()[name])
+    return dataclasses.replace(
+        recipe,
+        **{
+            table: dataclasses.replace(getattr(recipe, table), **changes)
+            for table, changes in tables.items()
+        },
+    )
+
+
+def test_no_english_sentence_is_in_two_parts(tmp_path):
+    lines = [f"english {i % 300}\tspanish {i}\n" for i in range(900)]
+    (tmp_path / "spa.txt.gz").write_text("".join(lines))
+    recipe = recipe_of(
+        "spa-eng-en-es", data={"hold_out": HoldOut(validation=0.2, test=0.3)}
+    )
+    parts = [*read_training(recipe, tmp_path), read_test(recipe, tmp_path, "test")]
+    assert sum(map(len, parts)) == 900
+    english = [{source for source, _ in part} for part in parts]
+    assert sum(map(len, english)) == 300
+    assert [len(part) / 900 for part in parts] == pytest.approx(
+        [0.5, 0.2, 0.3], abs=0.08
+    )
+    assert read_test(recipe, tmp_path, "validation") == parts[1]
+
+
+def test_running_text_is_held_out_at_its_end_to_the_character(tmp_path):
+    text = "".join(chr(97 + i % 26) for i in range(1003))
+    (tmp_path / "input.txt.gz").write_text(text)
+    recipe = recipe_of("shakespeare-char")
+    ([begin], [end]) = read_training(recipe, tmp_path)
+    assert begin + end == text and len(begin) == int(0.9 * 1003)
+    both = recipe_of(
+        "shakespeare-char",
+        data={"hold_out": HoldOut(validation=0.1, test=0.2, by="end")},
+    )
+    ([begin], [middle]) = read_training(both, tmp_path)
+    (end,) = read_test(both, tmp_path, "test")
+    assert begin + middle + end == text and len(end) == 1003 - int(0.8 * 1003)
+
+
+def test_texts_are_cut_and_labels_are_classes(tmp_path):
+    rows = [f"{i % 2}\tx\tx\tx\tone<br />two three{i}\n" for i in range(20)]
+    (tmp_path / "train.tsv.gz").write_text("".join(rows))
+    recipe = recipe_of("imdb-sentiment", data={"last_words": 2})
+    train, held_out = read_training(recipe, tmp_path)
+    assert (len(train), len(held_out)) == (18, 2)
+    x, y = inputs_and_targets(recipe, train)
+    assert x[:2] == ["two three0", "two three1"] and y[:2] == [0, 1]
+    assert labels_of(recipe, train) is None  # the recipe names them
+    unnamed = dataclasses.replace(recipe, task_options={})
+    assert labels_of(unnamed, train) == ["0", "1"]
+    assert inputs_and_targets(unnamed, train)[1][:2] == ["0", "1"]
+
+
+def test_a_score_that_is_no_number_is_named():
+    recipe = recipe_of("stsb-embedder")
+    x, y = inputs_and_targets(recipe, [("a", "b", "4.5")])
+    assert x == [("a", "b")] and y == [4.5]
+    with pytest.raises(DataError, match="'good' for example 1"):
+        inputs_and_targets(recipe, [("a", "b", "1"), ("a", "b", "good")])
+
+
+def test_a_tokenizer_learns_from_texts_and_not_from_targets():
+    assert texts_of(recipe_of("multi30k-en-de"), [("a", "b"), ("c", "d")]) == [*"abcd"]
+    assert texts_of(recipe_of("stsb-embedder"), [("a", "b", "1")]) == ["a", "b"]
+    assert texts_of(recipe_of("ewt-pos"), [(["a", "dog"], ["DET", "NOUN"])]) == [
+        "a dog"
+    ]
+
+
+def test_a_fingerprint_tells_parts_and_texts_apart():
+    prints = {
+        fingerprint(["a", "b"], None),
+        fingerprint(["a"], ["b"]),
+        fingerprint(["ab"], None),
+        fingerprint([("a", "b")], None),
+    }
+    assert len(prints) == 4 and fingerprint(["a"]) == fingerprint(["a"])
+
+
+def test_a_cosine_warms_up_by_epochs_and_ends_at_its_share():
+    settings = recipe_of("multi30k-en-de").training
+    rate = training._rate(settings, 10)
+    assert float(rate(20)) == pytest.approx(0.004)
+    assert float(rate(10)) == pytest.approx(0.002)
+    assert float(rate(560)) == pytest.approx(0.02 * 0.004)
+    middle = 20 + 540 // 2
+    assert float(rate(middle)) == pytest.approx(0.004 * 0.51, rel=1e-4)
+    short = dataclasses.replace(settings, epochs=2)
+    with pytest.raises(ValueError, match="warm-up of 20 steps must end before"):
+        training._rate(short, 10)
+
+
+def test_an_embedder_begins_as_a_bag_of_words_weighted_by_tf_idf():
+    texts = [f"the word{i}" for i in range(50)] + ["the rare"]
+    tokenizer = kzoo.FastTokenizer.train(texts, 200, algorithm="wordpiece")
+    embedder = kzoo.SentenceEmbedder.from_size(
+        "tiny", tokenizer, num_layers=1, hidden_dim=128, num_heads=2
+    )
+    training.begin_with_tf_idf(embedder, texts * 2, seed=1)
+    table = keras.ops.convert_to_numpy(embedder.encoder.token_embedding.embeddings)
+    lengths = np.linalg.norm(table, axis=1) * embedder.encoder.config.embedding_scale
+
+    def length(piece):
+        return lengths[tokenizer.token_id(piece)]
+
+    # A text counts once: "the" is in all 51, "rare" in one of them.
+    assert length("the") == pytest.approx(abs(np.log(51 / 52)), rel=0.3)
+    assert length("rare") == pytest.approx(np.log(51 / 2), rel=0.3)
+    assert lengths[tokenizer.start_token_id] == pytest.approx(0.1, rel=0.3)
+
+
+def test_word_dropout_makes_pieces_unknown_and_no_special_token():
+    tokenizer = kzoo.FastTokenizer.train(["a b c d"], 50, algorithm="wordpiece")
+    ids = np.tile([1, 4, 5, 6, 7, 2, 0], (400, 1)).astype("int32")
+    batch = {"token_ids": ids, "decoder_token_ids": ids, "targets": ids}
+    forget = training._WordDropout(tokenizer, 0.25, seed=2)
+    changed = forget(batch, 7)
+    gone = changed["token_ids"] != ids
+    assert (changed["token_ids"][gone] == tokenizer.unknown_token_id).all()
+    assert not gone[:, [0, 5, 6]].any()
+    assert gone[:, 1:5].mean() == pytest.approx(0.25, abs=0.04)
+    assert changed["decoder_token_ids"] is ids and changed["targets"] is ids
+    np.testing.assert_array_equal(forget(batch, 7)["token_ids"], changed["token_ids"])
+    assert (forget(batch, 8)["token_ids"] != changed["token_ids"]).any()
+
+
+def test_drawn_splits_are_read_back_as_they_were(tmp_path):
+    features = {"token_ids": [[1, 2, 3], [4]], "targets": [0, 1]}
+    first = training._kept(tmp_path / "splits.npz", lambda: features)
+    again = training._kept(tmp_path / "splits.npz", lambda: 1 / 0)
+    for found in (first, again):
+        assert [list(row) for row in found["token_ids"]] == [[1, 2, 3], [4]]
+        assert [*found["targets"]] == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["splits.npz"]
+
+
+def test_epochs_may_grow_where_the_rate_does_not_know_the_end():
+    before = recipe_of("ewt-entities")
+    longer = recipe_of("ewt-entities", training={"epochs": 20, "average": 3})
+    (change,) = training._changes(
+        training._deciding(before), training._deciding(longer), longer
+    )
+    assert change == "training.epochs was 15, now 20"
+    flat = Schedule(kind="constant", peak=0.001)
+    before, longer = (
+        recipe_of("ewt-entities", training={"schedule": flat, "epochs": epochs})
+        for epochs in (15, 20)
+    )
+    described = training._deciding(before)
+    assert not training._changes(described, training._deciding(longer), longer)
+    other = dataclasses.replace(before, seed=3)
+    assert training._changes(described, training._deciding(other), other) == [
+        "seed was 0, now 3"
+    ]
