@@ -16,7 +16,7 @@ from kzoo.checkpoints.engine import (
     load_weights,
     tensors_of,
 )
-from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.files import open_file, open_tensors, save_tensors
 from kzoo.checkpoints.generation_config import (
     OLDER,
     read_generation,
@@ -26,7 +26,8 @@ from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
 from kzoo.generation import as_defaults
-from kzoo.layers.base import blank_weights, make_initializer
+from kzoo.layers.base import make_initializer
+from kzoo.layers.blank import blank_weights, fill
 from kzoo.layers.lora import lora_merged
 from kzoo.tasks.task import (
     CONFIG_FILE,
@@ -35,7 +36,7 @@ from kzoo.tasks.task import (
     load_task,
     read_folder,
 )
-from kzoo.tasks.weights_file import check_shapes, open_safetensors, stored
+from kzoo.tasks.weights_file import check_shapes, read_into, stored
 from kzoo.tokenizers import (
     load_pretrained_tokenizer,
     load_tokenizer,
@@ -187,6 +188,7 @@ def from_preset(
             tensors,
             made.config,
             _tied(made),
+            fill,
             new_head=bool(_SIZE & set(given)),
         )
     said = {"config": {k: keys[k] for k in _SPECIAL if k in keys}, "generation": said}
@@ -232,7 +234,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
     if adapted and not same:
         # Of the adapters another task has the sums.
         return _on_stacks_of(load_task(folder), kind, tokenizer, dtype, options)
-    with open_safetensors(path) as file, blank_weights():
+    with open_file(path) as file, blank_weights():
         dtype = described.get("dtype") if dtype == "auto" else dtype
         made = kind(
             config,
@@ -241,11 +243,10 @@ def _from_own(folder, name, dtype, tokenizer, options):
             **{**_without_size(own, options), **options},
         )
         made.set_fine_tuning(adapted)
-        variables, known = made.named_variables(), set(file.keys())
+        variables = made.named_variables()
 
         def fits(name):
-            own = tuple(variables[name].shape)
-            return name in known and tuple(file.get_slice(name).get_shape()) == own
+            return name in file and file.shape(name) == tuple(variables[name].shape)
 
         new = [k for k in variables if k.startswith("head/")]
         if same:
@@ -254,7 +255,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
         shapes = {k: tuple(v.shape) for k, v in kept.items()}
         check_shapes(file, shapes, path, made.name, others=not same or bool(new))
         for name, variable in kept.items():
-            variable.assign(file.get_tensor(name))
+            read_into(variable, file, name)
     loaded = described.get("loaded") or {}
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
