@@ -58,7 +58,7 @@ def folders(request, tmp_path_factory):
     config = family_of("bert").read_config(KEYS)
     with blank_weights():
         task = tasks.MaskedLM(config, dtype=request.param)
-    tasks.MaskedLM.from_size("tiny", vocabulary_size=9, dtype="bfloat16")  # first uses
+    kzoo.CausalLM.from_size("tiny", vocabulary_size=9, dtype="bfloat16")  # first uses
     kzoo.save_hf(task, path / "theirs", "bert")
     task.save_folder(path / "own")
     with open_tensors(path / "theirs") as tensors:
