@@ -40,7 +40,7 @@ def stored(variable):
     )
 
 
-def read_into(variable, file, name):
+def read_into(variable, file, name, fill=fill):
     """Sets a variable to a tensor of `kzoo.checkpoints.files.TensorFiles`."""
     fill(variable, functools.partial(copy, file.read(name)))
 

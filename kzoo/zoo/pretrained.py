@@ -42,6 +42,8 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
+from kzoo.tokenizers.pretrained import has_pretrained_tokenizer, read_json
+from kzoo.zoo.progress import shown
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
 # A task's short name, and its class.
@@ -97,7 +99,6 @@ _MODEL_FILES = (
     "tokenizer*",
     "vocab.*",
 )
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
 
 def from_preset(
@@ -149,8 +150,8 @@ def from_preset(
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
     name = _task_name(family, task, keys, folder)
-    if tokenizer is None:
-        tokenizer = _tokenizer(folder, family.tokenizer)
+    if tokenizer is None and has_pretrained_tokenizer(folder):
+        tokenizer = load_pretrained_tokenizer(folder, family.tokenizer)
     size = (config.decoder or config.encoder).vocabulary_size
     made_up = config.pad_token_id in (size - 1, size - 2)  # see `special_ids`
     if (
@@ -181,16 +182,17 @@ def from_preset(
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
         variables = made.named_variables()
-        report = load_weights(
-            family,
-            name,
-            variables,
-            tensors,
-            made.config,
-            _tied(made),
-            fill,
-            new_head=bool(_SIZE & set(given)),
-        )
+        with shown(fill, variables.values()) as fill_and_show:
+            report = load_weights(
+                family,
+                name,
+                variables,
+                tensors,
+                made.config,
+                _tied(made),
+                fill_and_show,
+                new_head=bool(_SIZE & set(given)),
+            )
     said = {"config": {k: keys[k] for k in _SPECIAL if k in keys}, "generation": said}
     made.loaded = dataclasses.replace(report, said={**said, "as": _as_loaded(made)})
     _begin_new(made)
@@ -254,8 +256,9 @@ def _from_own(folder, name, dtype, tokenizer, options):
         kept = {k: v for k, v in variables.items() if k not in new}
         shapes = {k: tuple(v.shape) for k, v in kept.items()}
         check_shapes(file, shapes, path, made.name, others=not same or bool(new))
-        for name, variable in kept.items():
-            read_into(variable, file, name)
+        with shown(fill, kept.values()) as fill_and_show:
+            for name, variable in kept.items():
+                read_into(variable, file, name, fill_and_show)
     loaded = described.get("loaded") or {}
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
@@ -412,26 +415,6 @@ class _Stored(NamedTuple):
     read: Callable
 
 
-def read_json(path):
-    """The object of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: not an object of JSON; the file is named.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
-    try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise ValueError(
-            f"{path} must hold an object. Received: {type(keys).__name__}."
-        )
-    return keys
-
-
 def _task_name(family, task, keys, folder):
     if task is not None:
         return TASKS[task]
@@ -466,15 +449,6 @@ def _write_options(family, name, task, keys):
                 f"model_type={family.model_type!r} has a {name} with "
                 f"{option}={value!r}. Received: {own!r}."
             )
-
-
-def _tokenizer(folder, kinds):
-    """The folder's tokenizer; `None` where it has no file of one."""
-    if not any(list(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        return None
-    kinds = (kinds,) if isinstance(kinds, str) else kinds
-    kind = kinds[0] if (folder / "vocab.json").is_file() else kinds[-1]
-    return load_pretrained_tokenizer(folder, kind)
 
 
 def _searches(folder, name, family, keys, config, tokenizer):
