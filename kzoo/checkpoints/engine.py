@@ -1,11 +1,11 @@
 """Weights from a checkpoint's tensors to a model's variables, and back, one by one."""
 
 import dataclasses
-import math
+import functools
 
 import numpy as np
 
-from kzoo.checkpoints.stored import numpy_dtype
+from kzoo.checkpoints.stored import copy, parts
 
 _STEP = 2**24  # bytes of a tensor that are compared at once
 
@@ -94,18 +94,20 @@ def check_sizes(family, task, config, tensors):
             )
 
 
-def load_weights(family, task, variables, tensors, config, tied, new_head=False):
+def load_weights(family, task, variables, tensors, config, tied, fill, new_head=False):
     """Sets all variables from tensors; nothing is set before all fits.
 
     Args:
         family: a `Family`.
         task: the name of the task's class.
-        variables: by path; each has a `shape` and `assign`.
+        variables: by path; each has a `shape`.
         tensors: `kzoo.checkpoints.files.TensorFiles`.
         config: the `ModelConfig`.
         tied: the path of the table that is the head, too, or `None`. Of a family that
             is `tied_by_file` it is what `has_own_head` says: a stored head is not
             compared again.
+        fill: function of a variable and of one that writes its values into an array,
+            see `kzoo.layers.blank.fill`.
         new_head: whether a head of another size than the checkpoint's is a new one.
 
     Returns:
@@ -162,7 +164,7 @@ def load_weights(family, task, variables, tensors, config, tied, new_head=False)
     for source, name, own in planned:
         arrays = source.split(tensors.read(name), own, _heads(config, source))
         for path, array in zip(source.paths, arrays, strict=True):
-            variables[path].assign(_for(variables[path], array))
+            fill(variables[path], functools.partial(copy, array))
         del array, arrays  # before the next one is read
     return LoadReport(family.model_type, tuple(sorted(new)), tuple(sorted(unused)))
 
@@ -221,21 +223,10 @@ def _different(tensors, name, others):
     alike = [other for other in others if other not in different]
     if not alike:
         return different
-    parts = [(None, None)]
-    if shape:
-        row = math.prod(shape[1:]) * tensors.dtype(name).itemsize
-        rows = max(1, _STEP // max(1, row))
-        parts = [(first, first + rows) for first in range(0, shape[0], rows)]
-    for part in parts:
-        array = tensors.read(name, *part)
+    for rows in parts(shape, tensors.dtype(name).itemsize, _STEP):
+        array = tensors.read(name, rows.start, rows.stop)
         for other in list(alike):
-            if not np.array_equal(array, tensors.read(other, *part)):
+            if not np.array_equal(array, tensors.read(other, rows.start, rows.stop)):
                 alike.remove(other)
                 different.append(other)
     return different
-
-
-def _for(variable, array):
-    """`array` in the variable's dtype: a cast here holds no second copy in float32."""
-    array = np.ascontiguousarray(array)
-    return array.astype(numpy_dtype(variable.dtype), copy=False)

@@ -132,6 +132,11 @@ def open_tensors(folder):
     )
 
 
+def open_file(path):
+    """Opens one safetensors file, like `open_tensors`."""
+    return _open({Path(path): None})
+
+
 def _open(expected):
     """Opens files; `expected` is the names of each, or None for whatever it holds."""
     places = {}

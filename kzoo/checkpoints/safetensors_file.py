@@ -75,6 +75,12 @@ def read_places(file, path):
         raise ValueError(f"{path} is no valid safetensors file: {error}") from error
 
 
+def read_metadata(path):
+    """The strings that a safetensors file holds beside its tensors, a dict."""
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata() or {}
+
+
 def _place(file, path, name, entry, begin):
     if set(entry) != _FIELDS:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import mmap
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 _MOST_AXES = 64  # of a numpy array
+_STEP = 2**22  # bytes that are copied at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +92,52 @@ class StoredTensor:
         # Each tensor has a map of its own, which goes with its array: pages of tensors
         # that nobody holds count for nobody. Copy on write, so that no consumer of the
         # array has to know that it is not plain memory.
+        before = self.start % mmap.ALLOCATIONGRANULARITY
         try:
-            data = np.memmap(self.file, np.uint8, "c", self.start, (self.span,))
+            data = mmap.mmap(
+                self.file.fileno(),
+                before + self.span,
+                access=mmap.ACCESS_COPY,
+                offset=self.start - before,
+            )
         except ValueError as error:
             raise ValueError(
                 f"{self.path} was closed or has changed while tensor {self.name!r} was "
                 f"to be read: {error}"
             ) from error
-        array = np.ndarray(self.shape, self.dtype, data, strides=self.strides)
-        return array if array.flags.aligned else array.copy()
+        return np.ndarray(self.shape, self.dtype, data, before, self.strides)
+
+
+def copy(source, target):
+    """Copies an array over a mapped file, of which few pages are in memory at a time.
+
+    Args:
+        source: a view of what `StoredTensor.read` gave, and not written to.
+        target: an array of the same shape, in the dtype that it is to be.
+    """
+    source, target = np.atleast_1d(source, target)
+    # Rows as the file has them, so that each page is read once.
+    axis = int(np.argmax(source.strides))
+    source, target = np.moveaxis(source, axis, 0), np.moveaxis(target, axis, 0)
+    for rows in parts(source.shape, source.itemsize, _STEP):
+        target[rows] = source[rows]
+        _release(source)
+
+
+def parts(shape, itemsize, step):
+    """Slices of the first axis that hold about `step` bytes each."""
+    if not shape:
+        return [slice(None)]
+    rows = max(1, step // max(1, math.prod(shape[1:]) * itemsize))
+    return [slice(first, first + rows) for first in range(0, shape[0], rows)]
+
+
+def _release(array):
+    """Gives back the pages of a mapped file; what reads them again gets them again."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap) and hasattr(array, "madvise"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def numpy_dtype(name):

@@ -6,6 +6,7 @@ import contextvars
 import keras
 
 from kzoo import ops
+from kzoo.layers.blank import Blank, are_blank
 from kzoo.layers.lora import LoRA
 from kzoo.layers.remat import is_rematerialized, rematerialized
 from kzoo.ops import tensorflow
@@ -13,7 +14,6 @@ from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
 
 _bare = contextvars.ContextVar("bare_calls", default=False)
-_blank = contextvars.ContextVar("blank_weights", default=False)
 
 
 @contextlib.contextmanager
@@ -27,16 +27,6 @@ def bare_calls():
         yield
     finally:
         _bare.reset(token)
-
-
-@contextlib.contextmanager
-def blank_weights():
-    """Inside, models begin with zeros: a file's weights are to follow."""
-    token = _blank.set(True)
-    try:
-        yield
-    finally:
-        _blank.reset(token)
 
 
 class Emits:
@@ -256,8 +246,8 @@ def config_norm(config, name, dtype):
 
 def make_initializer(config):
     """The kernel initialiser that a `StackConfig` asks for."""
-    if _blank.get():
-        return keras.initializers.Zeros()
+    if are_blank():
+        return Blank()
     if config.initializer == "xavier":
         return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -8,8 +8,10 @@ from fnmatch import fnmatchcase
 
 import keras
 
+from kzoo.checkpoints.files import open_file
+from kzoo.checkpoints.safetensors_file import read_metadata
 from kzoo.layers.lora import LoRA, has_lora
-from kzoo.tasks.weights_file import check_shapes, open_safetensors, write_safetensors
+from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 
 _METADATA = "kzoo_lora"
 
@@ -164,9 +166,9 @@ class FineTunes(keras.Model):
             ValueError: the file is damaged or of another model; all that does not fit
                 is named, and nothing is changed.
         """
-        with open_safetensors(path) as file:
+        with open_file(path) as file:
             try:
-                described = json.loads((file.metadata() or {})[_METADATA])
+                described = json.loads(read_metadata(path)[_METADATA])
                 adapters = {
                     layer: (int(options["rank"]), float(options["alpha"]))
                     for layer, options in described.items()
@@ -178,7 +180,7 @@ class FineTunes(keras.Model):
                     "weights."
                 ) from error
             named, layers = self.named_variables(), self._lora_layers()
-            names = set(file.keys())
+            names = set(file)
             expected = {
                 name: variable.shape
                 for name, variable in named.items()
@@ -197,7 +199,7 @@ class FineTunes(keras.Model):
                 layers[layer].lora_alpha = alpha
             named = self.named_variables()
             for name in names:
-                named[name].assign(file.get_tensor(name))
+                read_into(named[name], file, name)
         self._start_training_anew()
 
     def fine_tuning_config(self):

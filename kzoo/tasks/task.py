@@ -8,13 +8,14 @@ from pathlib import Path
 import keras
 
 from kzoo.checkpoints.engine import LoadReport
+from kzoo.checkpoints.files import open_file
 from kzoo.config import ModelConfig
 from kzoo.generation import CompiledFunction
 from kzoo.layers.lora import lora_merged, merged_variables
 from kzoo.models.encoder_decoder import make_stacks
 from kzoo.models.stack import Model
 from kzoo.tasks.fine_tuning import FineTunes
-from kzoo.tasks.weights_file import check_shapes, open_safetensors, write_safetensors
+from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.training import (
     Adam,
@@ -178,10 +179,10 @@ class Task(FineTunes, Model):
                 and nothing is loaded.
         """
         own = self.named_variables()
-        with open_safetensors(path) as file:
+        with open_file(path) as file:
             check_shapes(file, {k: v.shape for k, v in own.items()}, path, self.name)
             for name, variable in own.items():
-                variable.assign(file.get_tensor(name))
+                read_into(variable, file, name)
 
     def load_encoder(self, source):
         """Copies the stacks' weights from another task, such as a pre-trained one.

@@ -1,6 +1,5 @@
 """Safetensors files of named weights: all of them, or adapters alone."""
 
-import contextlib
 import functools
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import keras
 import numpy as np
 
 from kzoo.checkpoints import safetensors_file
-from kzoo.checkpoints.stored import numpy_dtype
+from kzoo.checkpoints.stored import copy, numpy_dtype
+from kzoo.layers.blank import fill
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -74,39 +74,22 @@ def stored(variable):
     )
 
 
-@contextlib.contextmanager
-def open_safetensors(path):
-    """The open file of `safetensors.safe_open`.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: it is damaged.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"No weights at {path}.")
-    try:
-        with safe_open(path, "numpy") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+def read_into(variable, file, name, fill=fill):
+    """Sets a variable to a tensor of `kzoo.checkpoints.files.TensorFiles`."""
+    fill(variable, functools.partial(copy, file.read(name)))
 
 
 def check_shapes(file, expected, path, name, others=False):
     """Raises a `ValueError` that lists all that does not fit.
 
     Args:
-        file: from `open_safetensors`.
+        file: `kzoo.checkpoints.files.TensorFiles`.
         expected: name to shape.
         path: of the file, for the message.
         name: of the model, likewise.
         others: whether the file may hold more.
     """
-    found = {
-        key: tuple(file.get_slice(key).get_shape())
-        for key in file.keys()  # noqa: SIM118  not a dict
-    }
+    found = {key: file.shape(key) for key in file}
     missing = sorted(set(expected) - set(found))
     unknown = [] if others else sorted(set(found) - set(expected))
     shapes = [

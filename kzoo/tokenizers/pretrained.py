@@ -118,7 +118,16 @@ _LANGUAGE = re.compile(
 )
 
 
-def load_pretrained_tokenizer(folder, kind: Kind | None = None) -> Tokenizer:
+def has_pretrained_tokenizer(folder):
+    """Whether a folder has a file that `load_pretrained_tokenizer` reads."""
+    layouts = [[[_FAST]], *_FILES.values()]
+    names = {name for files in layouts for names in files for name in names}
+    return any((Path(folder) / name).exists() for name in names)
+
+
+def load_pretrained_tokenizer(
+    folder, kind: Kind | tuple[Kind, ...] | None = None
+) -> Tokenizer:
     """Reads the tokenizer of a Hugging Face folder.
 
     Its ids are those that transformers gives, but for names of special tokens in a
@@ -132,12 +141,15 @@ def load_pretrained_tokenizer(folder, kind: Kind | None = None) -> Tokenizer:
             `"sentencepiece"` (a model with its own ids), `"fairseq_sentencepiece"`
             (ids shifted by one, as XLM-R, mBART and NLLB have them), `"pegasus"`
             (shifted by 103), `"marian"` (two models, one table) or `"m2m100"` (one).
+            Of several it is the first one whose files are there, or the last one.
 
     Raises:
         FileNotFoundError: there is no tokenizer, or a file of it is missing.
         ValueError: a file is not what it should be; kzoo's own `Tokenizer.save` wrote
             the folder; or nothing reads such a tokenizer exactly, and it is said what.
     """
+    if isinstance(kind, tuple):
+        kind = next((each for each in kind if _is_laid_out(folder, each)), kind[-1])
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(
             f"kind must be one of {list(get_args(Kind))}, or None. Received: {kind!r}."
@@ -149,6 +161,13 @@ def load_pretrained_tokenizer(folder, kind: Kind | None = None) -> Tokenizer:
         raise ValueError(
             f"The files of {folder} are no tokenizer's: {type(error).__name__}: {error}"
         ) from error
+
+
+def _is_laid_out(folder, kind):
+    """Whether all files of a layout are there."""
+    return all(
+        any((Path(folder) / name).exists() for name in names) for names in _FILES[kind]
+    )
 
 
 def _loaded(folder, kind):
@@ -175,6 +194,26 @@ def _loaded(folder, kind):
     ends = [i for i in ends if i != tokenizer.end_token_id]
     ends = [i for i in ends if 0 <= i < tokenizer.vocabulary_size]
     return tokenizer.with_conventions(target_prefix=prefix, stop_token_ids=ends)
+
+
+def read_json(path):
+    """The object of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: not an object of JSON; the file is named.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise ValueError(
+            f"{path} must hold an object. Received: {type(keys).__name__}."
+        )
+    return keys
 
 
 class _Folder:
@@ -270,17 +309,7 @@ class _Folder:
     def json(self, name):
         """A file's dict, or an empty one where there is none."""
         path = self.path / name
-        if not path.exists():
-            return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise ValueError(
-                f"{path} must hold a dict. Received: {type(content).__name__}."
-            )
-        return content
+        return read_json(path) if path.exists() else {}
 
     def file(self, kind, index):
         """The path of one of a layout's files."""

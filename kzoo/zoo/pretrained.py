@@ -16,7 +16,7 @@ from kzoo.checkpoints.engine import (
     load_weights,
     tensors_of,
 )
-from kzoo.checkpoints.files import open_tensors, save_tensors
+from kzoo.checkpoints.files import open_file, open_tensors, save_tensors
 from kzoo.checkpoints.generation_config import (
     OLDER,
     read_generation,
@@ -26,7 +26,8 @@ from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
 from kzoo.families import MODULES, family_of
 from kzoo.generation import as_defaults
-from kzoo.layers.base import blank_weights, make_initializer
+from kzoo.layers.base import make_initializer
+from kzoo.layers.blank import blank_weights, fill
 from kzoo.layers.lora import lora_merged
 from kzoo.tasks.task import (
     CONFIG_FILE,
@@ -35,12 +36,14 @@ from kzoo.tasks.task import (
     load_task,
     read_folder,
 )
-from kzoo.tasks.weights_file import check_shapes, open_safetensors, stored
+from kzoo.tasks.weights_file import check_shapes, read_into, stored
 from kzoo.tokenizers import (
     load_pretrained_tokenizer,
     load_tokenizer,
     save_pretrained_tokenizer,
 )
+from kzoo.tokenizers.pretrained import has_pretrained_tokenizer, read_json
+from kzoo.zoo.progress import shown
 from kzoo.zoo.registry import TASKS, check_preset, located
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
 
@@ -85,7 +88,6 @@ _MODEL_FILES = (
     "tokenizer*",
     "vocab.*",
 )
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 
 
 def from_preset(
@@ -145,8 +147,8 @@ def from_preset(
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
     name = _task_name(family, task, keys, folder)
-    if tokenizer is None:
-        tokenizer = _tokenizer(folder, family.tokenizer)
+    if tokenizer is None and has_pretrained_tokenizer(folder):
+        tokenizer = load_pretrained_tokenizer(folder, family.tokenizer)
     size = (config.decoder or config.encoder).vocabulary_size
     made_up = config.pad_token_id in (size - 1, size - 2)  # see `special_ids`
     if (
@@ -177,15 +179,17 @@ def from_preset(
             kind = getattr(tasks, name)
             made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
         variables = made.named_variables()
-        report = load_weights(
-            family,
-            name,
-            variables,
-            tensors,
-            made.config,
-            _tied(made),
-            new_head=bool(_SIZE & set(given)),
-        )
+        with shown(fill, variables.values()) as fill_and_show:
+            report = load_weights(
+                family,
+                name,
+                variables,
+                tensors,
+                made.config,
+                _tied(made),
+                fill_and_show,
+                new_head=bool(_SIZE & set(given)),
+            )
     said = {"config": {k: keys[k] for k in _SPECIAL if k in keys}, "generation": said}
     made.loaded = dataclasses.replace(report, said={**said, "as": _as_loaded(made)})
     _begin_new(made)
@@ -229,7 +233,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
     if adapted and not same:
         # Of the adapters another task has the sums.
         return _on_stacks_of(load_task(folder), kind, tokenizer, dtype, options)
-    with open_safetensors(path) as file, blank_weights():
+    with open_file(path) as file, blank_weights():
         dtype = described.get("dtype") if dtype == "auto" else dtype
         made = kind(
             config,
@@ -238,11 +242,10 @@ def _from_own(folder, name, dtype, tokenizer, options):
             **{**_without_size(own, options), **options},
         )
         made.set_fine_tuning(adapted)
-        variables, known = made.named_variables(), set(file.keys())
+        variables = made.named_variables()
 
         def fits(name):
-            own = tuple(variables[name].shape)
-            return name in known and tuple(file.get_slice(name).get_shape()) == own
+            return name in file and file.shape(name) == tuple(variables[name].shape)
 
         new = [k for k in variables if k.startswith("head/")]
         if same:
@@ -250,8 +253,9 @@ def _from_own(folder, name, dtype, tokenizer, options):
         kept = {k: v for k, v in variables.items() if k not in new}
         shapes = {k: tuple(v.shape) for k, v in kept.items()}
         check_shapes(file, shapes, path, made.name, others=not same or bool(new))
-        for name, variable in kept.items():
-            variable.assign(file.get_tensor(name))
+        with shown(fill, kept.values()) as fill_and_show:
+            for name, variable in kept.items():
+                read_into(variable, file, name, fill_and_show)
     loaded = described.get("loaded") or {}
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
@@ -408,26 +412,6 @@ class _Stored(NamedTuple):
     read: Callable
 
 
-def read_json(path):
-    """The object of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: not an object of JSON; the file is named.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
-    try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise ValueError(
-            f"{path} must hold an object. Received: {type(keys).__name__}."
-        )
-    return keys
-
-
 def _task_name(family, task, keys, folder):
     if task is not None:
         return TASKS[task]
@@ -462,15 +446,6 @@ def _write_options(family, name, task, keys):
                 f"model_type={family.model_type!r} has a {name} with "
                 f"{option}={value!r}. Received: {own!r}."
             )
-
-
-def _tokenizer(folder, kinds):
-    """The folder's tokenizer; `None` where it has no file of one."""
-    if not any(list(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        return None
-    kinds = (kinds,) if isinstance(kinds, str) else kinds
-    kind = kinds[0] if (folder / "vocab.json").is_file() else kinds[-1]
-    return load_pretrained_tokenizer(folder, kind)
 
 
 def _searches(folder, name, family, keys, config, tokenizer):

@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_model_is_refused(refused, translator, tmp_path):
     task = load_task(translator)
     task.save_folder(tmp_path)
     (tmp_path / kzoo.tasks.task.WEIGHTS_FILE).write_bytes(b"no weights")
-    assert "not a safetensors file" in refused("translate", tmp_path, "abc")
+    assert "no valid safetensors file" in refused("translate", tmp_path, "abc")
 
 
 @pytest.mark.parametrize("command", ["translate", "generate"])

@@ -92,7 +92,7 @@ def test_safetensors_have_the_contract_names(tmp_path):
         np.testing.assert_array_equal(got, want)
 
     (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match="damaged.safetensors is not a safetensors"):
+    with pytest.raises(ValueError, match="damaged.safetensors is no valid"):
         model.load_safetensors(tmp_path / "damaged.safetensors")
     with pytest.raises(FileNotFoundError, match="nowhere.safetensors"):
         model.load_safetensors(tmp_path / "nowhere.safetensors")

@@ -350,7 +350,7 @@ def test_what_is_no_tokenizer_is_an_error_that_names_the_file(load, tmp_path):
     with pytest.raises(ValueError, match="not a tokenizer.json"):
         load_pretrained_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[1]")
-    with pytest.raises(ValueError, match="must hold a dict"):
+    with pytest.raises(ValueError, match="must hold an object"):
         load_pretrained_tokenizer(tmp_path)
     config = {"tokenizer_class": "AlbertTokenizer"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
