@@ -3,9 +3,10 @@
     python export/recipes/run_notebooks.py                  # all of them
     python export/recipes/run_notebooks.py 05 --write-times
 
-The folder `--out` gets every notebook with its outputs, as HTML, too, what it wrote, and
-`times.json`: seconds of each part, which is what follows a heading. With `--write-times`
-the line about time in the notebooks themselves is written anew. Needs `kzoo[notebooks]`.
+The folder `--out` gets every notebook with its outputs, the same as HTML, what the
+notebook wrote, and `times.json`: seconds of each part, which is what follows a heading.
+With `--write-times` the line about time in the notebooks themselves is written anew.
+Needs `kzoo[notebooks]`.
 """
 
 import argparse

@@ -14,7 +14,9 @@ def test_many_functions_are_not_taken_for_one_that_is_traced_too_often(caplog):
     logger.addHandler(caplog.handler)  # it does not propagate
     try:
         for n in range(8):
-            function = CompiledFunction(None, lambda x, n=n: x + n, [((None,), "int32")])
+            function = CompiledFunction(
+                None, lambda x, n=n: x + n, [((None,), "int32")]
+            )
             assert function(np.array([1]))[0] == 1 + n
             assert function.traces == 1
     finally:
