@@ -5,7 +5,8 @@
 
 The folder `--out` gets every notebook with its outputs, the same as HTML, what the
 notebook wrote, and `times.json`: seconds of each part, which is what follows a heading.
-With `--write-times` the line about time in the notebooks themselves is written anew.
+They are CPU time, which other programs on the machine hardly lengthen. With
+`--write-times` the line about time in the notebooks themselves is written anew.
 Needs `kzoo[notebooks]`.
 """
 
@@ -14,11 +15,11 @@ import json
 import os
 import platform
 import re
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
@@ -29,17 +30,36 @@ NOTICES = re.compile(r"^(WARNING: All log messages|[IWE]0000 |To enable the foll
 
 
 def executed(path, folder):
-    """The notebook with its outputs; an error in a cell is raised."""
+    """The notebook with its outputs, and CPU seconds of each code cell by its id.
+
+    An error in a cell is raised.
+    """
     notebook = nbformat.read(path, as_version=4)
     folder.mkdir(parents=True, exist_ok=True)
-    NotebookClient(
-        notebook, timeout=None, resources={"metadata": {"path": str(folder)}}
-    ).execute()
+    used = {}
+
+    def cpu_seconds():  # of the kernel, and of processes that it has waited for
+        times = psutil.Process(client.km.provisioner.pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+
+    def begin(cell, **_):
+        used[cell["id"]] = -cpu_seconds()
+
+    def end(cell, **_):
+        used[cell["id"]] += cpu_seconds()
+
+    client = NotebookClient(
+        notebook,
+        timeout=None,
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_execute=begin,
+        on_cell_executed=end,
+    )
+    client.execute()
     for cell in notebook.cells:
-        cell["outputs"] = [o for o in cell.get("outputs", ()) if not is_notice(o)]
-        if cell.cell_type != "code":
-            del cell["outputs"]
-    return notebook
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if not is_notice(o)]
+    return notebook, used
 
 
 def is_notice(output):
@@ -50,19 +70,14 @@ def is_notice(output):
     )
 
 
-def seconds_by_part(notebook):
-    """Heading -> seconds of the code that follows it."""
+def seconds_by_part(notebook, used):
+    """Heading -> CPU seconds of the code that follows it."""
     part, seconds = "imports", {}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             part = next(iter(re.findall(r"^## (.+)$", cell.source, re.M)), part)
-        elif "execution" in cell.metadata:
-            began, ended = (
-                datetime.fromisoformat(cell.metadata.execution[name])
-                for name in ("iopub.status.busy", "shell.execute_reply")
-            )
-            took = (ended - began).total_seconds()
-            seconds[part] = seconds.get(part, 0.0) + took
+        else:
+            seconds[part] = seconds.get(part, 0.0) + used[cell["id"]]
     return seconds
 
 
@@ -70,8 +85,8 @@ def time_line(seconds):
     """The notebook's own sentence on how long it takes."""
     parts = [f"{name} {took:.0f} s" for name, took in seconds.items() if took >= 1]
     return (
-        f"*Time on {os.cpu_count()} cores: {', '.join(parts)}; "
-        f"{sum(seconds.values()):.0f} s in all.*"
+        "*Time (CPU seconds; two free cores need less by the clock): "
+        f"{', '.join(parts)}; {sum(seconds.values()):.0f} s in all.*"
     )
 
 
@@ -103,8 +118,8 @@ if __name__ == "__main__":
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         if args.names and not path.name.startswith(tuple(args.names)):
             continue
-        notebook = executed(path, args.out / path.stem)
-        seconds = seconds_by_part(notebook)
+        notebook, used = executed(path, args.out / path.stem)
+        seconds = seconds_by_part(notebook, used)
         nbformat.write(notebook, args.out / path.name)
         page, _ = HTMLExporter().from_notebook_node(notebook)
         (args.out / f"{path.stem}.html").write_text(page, encoding="utf-8")
