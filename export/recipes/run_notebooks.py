@@ -51,6 +51,7 @@ def executed(path, folder):
     client = NotebookClient(
         notebook,
         timeout=None,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
         on_cell_execute=begin,
         on_cell_executed=end,
