@@ -1,5 +1,7 @@
 """A function of tensors, compiled once a shape on the backend in use."""
 
+import functools
+
 import keras
 
 from kzoo import ops
@@ -57,11 +59,14 @@ class CompiledFunction:
     def _tensorflow(self):
         import tensorflow as tf
 
+        # TensorFlow counts traces by a function's code, and would warn of all of these
+        # as of one that is traced too often; a partial has no code.
+        traced = functools.partial(self._traced)
         how = dict(autograph=False, jit_compile=not ops.buffers_grow())
         if self.signature is None:
-            return tf.function(self._traced, reduce_retracing=True, **how)
+            return tf.function(traced, reduce_retracing=True, **how)
         specs = [tf.TensorSpec(shape, dtype) for shape, dtype in self.signature]
-        return tf.function(self._traced, input_signature=specs, **how)
+        return tf.function(traced, input_signature=specs, **how)
 
     def _jax(self):
         import jax

@@ -1,8 +1,8 @@
 """Pictures of attention, masks, positions, embeddings and results.
 
 A function returns a `matplotlib.figure.Figure` and touches no global state: no window
-opens and no display is needed. `figure.savefig("file.png")` writes it. The attention
-explorer is the exception, a page for a browser.
+opens and no display is needed. `figure.savefig("file.png")` writes it, and a notebook
+shows it. The attention explorer is the exception, a page for a browser.
 """
 
 from kzoo.plots.attention import attention, attention_heads

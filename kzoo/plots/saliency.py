@@ -4,11 +4,18 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch
 
-from kzoo.plots.style import FAINT, INK, SEQUENTIAL, SIGNED, token_fonts, visible
+from kzoo.plots.style import (
+    FAINT,
+    INK,
+    SEQUENTIAL,
+    SIGNED,
+    ShownFigure,
+    token_fonts,
+    visible,
+)
 
 _SIZE, _LINE, _MARGIN = 10.0, 0.27, 0.15  # points; inches
 _SPACES = ("▁", "Ġ", " ")  # how tokenizers write the space before a word
@@ -64,7 +71,7 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
     )
 
     # Without a layout engine: all places are computed here, in inches from the top.
-    figure = Figure(figsize=(width, 1.0), dpi=150)
+    figure = ShownFigure(figsize=(width, 1.0), dpi=150)
     boxes, lines = _lines(figure, tokens, width - 2 * _MARGIN)
     head = 0.42 if title else 0.12
     height = head + lines * _LINE + 0.75
