@@ -124,7 +124,8 @@ def attention_of(task, example, **options):
         and S labels, the tokens read, `None` where they are the same.
     """
     config = task.config
-    example = example if isinstance(example, str) else tuple(example)
+    if not isinstance(example, str):  # an embedder reads the texts of a pair apart
+        example = tuple(example) if 2 in task.texts_per_example else example[0]
     found = []
     if hasattr(task, "generate"):
         (ids,) = task.encode_prompts([example])

@@ -61,6 +61,18 @@ def test_an_encoder_looks_at_what_it_reads(tokenizer):
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
 
 
+def test_an_embedder_looks_at_the_first_text_of_a_pair(tokenizer):
+    task = make(kzoo.SentenceEmbedder, tokenizer)
+    _, tokens, _ = attention_of(task, ["ab", "cd"])
+    assert [t for t in tokens if len(t) == 1] == ["a", "b"]
+
+
+def test_a_pair_that_is_read_together_is_looked_at_together(tokenizer):
+    task = make(kzoo.PairScorer, tokenizer)
+    _, tokens, _ = attention_of(task, ["ab", "cd"])
+    assert [t for t in tokens if len(t) == 1] == ["a", "b", "c", "d"]
+
+
 def test_a_decoder_looks_at_what_it_wrote_too(tokenizer):
     task = make(kzoo.CausalLM, tokenizer)
     (weights,), tokens, read = attention_of(task, "ab", max_new_tokens=4)
