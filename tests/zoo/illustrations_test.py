@@ -45,6 +45,13 @@ def test_a_pair_of_texts_has_its_cosine(tokenizer):
     assert same == "cosine 1.000" and other == f"cosine {cosine:.3f}"
 
 
+def test_a_text_has_the_nearest_other_one(tokenizer):
+    task = make(kzoo.SentenceEmbedder, tokenizer)
+    first, second, third = outputs_of(task, ["abc", "ed", "abc"])
+    assert first == third == "cosine 1.000: abc"
+    assert second.endswith(": abc") and not second.startswith("cosine 1.000")
+
+
 def test_a_mask_has_its_candidates(tokenizer):
     task = make(kzoo.MaskedLM, tokenizer)
     ((first, second, third),) = task.fill(["a<mask>c"], top_k=3)[0:1][0]
