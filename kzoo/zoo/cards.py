@@ -53,7 +53,7 @@ _USES = {
     "masked_lm": "model.fill([{}]{})",
     "pair_scorer": "model.predict([{}]{})",
     "question_answering": "model.answer([{}]{})",
-    "sentence_embedder": "model.similarity(*[[text] for text in {}]{})",
+    "sentence_embedder": "model.similarity([{}], [{}]{})",
     "seq2seq_lm": "model.generate({}{})",
     "text_classifier": "model.classify([{}]{})",
     "text_regressor": "model.predict([{}]{})",
@@ -143,13 +143,17 @@ def _head(preset, scores):
 def _use(preset, examples):
     examples = examples or {"options": {}, "examples": [{"input": "..."}]}
     given, options = examples["examples"][0]["input"], examples["options"]
-    shown = repr(given if isinstance(given, str) else tuple(given))
+    shown = [repr(given if isinstance(given, str) else tuple(given))]
+    if preset.task == "sentence_embedder":  # one text beside another
+        other = examples["examples"][-1]["input"]
+        pair = (given, other) if isinstance(given, str) else given
+        shown = list(map(repr, pair))
     asked = "".join(f", {name}={value!r}" for name, value in options.items())
     lines = [
         "import kzoo",
         "",
         f'model = kzoo.from_preset("{preset.name}")  # or the path of this folder',
-        _USES[preset.task].format(shown, asked),
+        _USES[preset.task].format(*shown, asked),
     ]
     blocks = [_fenced("\n".join(lines), "python")]
     if preset.task in _COMMANDS:

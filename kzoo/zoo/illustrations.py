@@ -55,7 +55,8 @@ def outputs_of(task, given, **options):
 
     Args:
         task: a task with a tokenizer.
-        given: strings, or pairs of strings where the task reads those.
+        given: strings, or pairs of strings where the task reads those; of an embedder
+            pairs, or two strings at least.
         **options: of the verb that answers.
     """
     given = [x if isinstance(x, str) else tuple(x) for x in given]
@@ -78,6 +79,11 @@ def _labels(task, given, **options):
 
 
 def _cosines(task, given, **options):
+    """Of pairs their cosine; of single texts that with the nearest other one."""
+    if isinstance(given[0], str):
+        cosines = task.similarity(given, given, **options)
+        np.fill_diagonal(cosines, -np.inf)
+        return [f"cosine {row.max():.3f}: {given[row.argmax()]}" for row in cosines]
     first, second = (task.embed(list(side), **options) for side in zip(*given))
     cosines = np.diag(task.similarity(first, second))
     return [f"cosine {cosine:.3f}" for cosine in cosines]
@@ -124,7 +130,8 @@ def attention_of(task, example, **options):
         and S labels, the tokens read, `None` where they are the same.
     """
     config = task.config
-    example = example if isinstance(example, str) else tuple(example)
+    if not isinstance(example, str):  # an embedder reads the texts of a pair apart
+        example = tuple(example) if 2 in task.texts_per_example else example[0]
     found = []
     if hasattr(task, "generate"):
         (ids,) = task.encode_prompts([example])

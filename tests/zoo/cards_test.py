@@ -195,6 +195,18 @@ def test_use_is_code_that_runs(folder, written):
     assert isinstance(eval(last, names), str)
 
 
+@pytest.mark.parametrize("examples", ['["ab", "cb"]', '[["ab", "cb"]]'])
+def test_an_embedder_is_used_on_two_texts(tmp_path, examples):
+    tokenizer = kzoo.FastTokenizer.train(["abc"], 30, algorithm="character")
+    task = kzoo.SentenceEmbedder.from_size(
+        "tiny", tokenizer, num_layers=1, hidden_dim=8
+    )
+    (tmp_path / "recipe.toml").write_text(f"[card]\nexamples = {examples}\n")
+    kzoo.save_preset(task, tmp_path / "preset", records=tmp_path)
+    text = (tmp_path / "preset" / "README.md").read_text("utf-8")
+    assert "model.similarity(['ab'], ['cb'])" in text and "→ cosine" in text
+
+
 def test_pictures_are_drawn(folder, written):
     for name in ("curve.png", "attention.png"):
         assert f"]({name})" in written

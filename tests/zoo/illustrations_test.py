@@ -45,6 +45,13 @@ def test_a_pair_of_texts_has_its_cosine(tokenizer):
     assert same == "cosine 1.000" and other == f"cosine {cosine:.3f}"
 
 
+def test_a_text_has_the_nearest_other_one(tokenizer):
+    task = make(kzoo.SentenceEmbedder, tokenizer)
+    first, second, third = outputs_of(task, ["abc", "ed", "abc"])
+    assert first == third == "cosine 1.000: abc"
+    assert second.endswith(": abc") and not second.startswith("cosine 1.000")
+
+
 def test_a_mask_has_its_candidates(tokenizer):
     task = make(kzoo.MaskedLM, tokenizer)
     ((first, second, third),) = task.fill(["a<mask>c"], top_k=3)[0:1][0]
@@ -59,6 +66,18 @@ def test_an_encoder_looks_at_what_it_reads(tokenizer):
     assert read is None and weights.shape == (1, 2, len(tokens), len(tokens))
     assert [t for t in tokens if len(t) == 1] == ["a", "b", "c"]
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
+
+
+def test_an_embedder_looks_at_the_first_text_of_a_pair(tokenizer):
+    task = make(kzoo.SentenceEmbedder, tokenizer)
+    _, tokens, _ = attention_of(task, ["ab", "cd"])
+    assert [t for t in tokens if len(t) == 1] == ["a", "b"]
+
+
+def test_a_pair_that_is_read_together_is_looked_at_together(tokenizer):
+    task = make(kzoo.PairScorer, tokenizer)
+    _, tokens, _ = attention_of(task, ["ab", "cd"])
+    assert [t for t in tokens if len(t) == 1] == ["a", "b", "c", "d"]
 
 
 def test_a_decoder_looks_at_what_it_wrote_too(tokenizer):
