@@ -1,4 +1,4 @@
-"""BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461) and mBART.
+"""BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461).
 
 Also the base of other encoder-decoders that were trained by fairseq, or named alike.
 """
@@ -43,16 +43,6 @@ def scaled(default):
     )
 
 
-def older(normalize_before, normalize_embedding):
-    """Keys of older files that say what the family has anyway."""
-    said = dict(
-        normalize_before=normalize_before,
-        add_final_layer_norm=normalize_before,
-        normalize_embedding=normalize_embedding,
-    )
-    return tuple(Only(k, v, (None,), written=False) for k, v in said.items())
-
-
 RULES = (
     Key("vocab_size", "vocabulary_size"),
     Key("d_model", "hidden_dim"),
@@ -67,6 +57,24 @@ RULES = (
     Only("tie_word_embeddings", True),
 )
 
+
+def rules(ids, pre_norm, embedding_norm, sines=False, keys=RULES):
+    """All rules of a family. Older files say of norms and positions what it has."""
+    older = dict(
+        normalize_before=pre_norm,
+        add_final_layer_norm=pre_norm,
+        normalize_embedding=embedding_norm,
+        static_position_embeddings=sines,
+    )
+    return (
+        *keys,
+        activation("activation_function", "gelu"),
+        scaled(False),
+        special_ids(**ids, start_key="decoder_start_token_id"),
+        *(Only(k, v, (None,), written=False) for k, v in older.items()),
+    )
+
+
 BART = Family(
     model_type="bart",
     architecture="encoder_decoder",
@@ -80,14 +88,7 @@ BART = Family(
         head_bias=True,
         initializer="truncated_normal",
     ),
-    rules=(
-        *RULES,
-        activation("activation_function", "gelu"),
-        scaled(False),
-        special_ids(pad=1, start=2, end=2, start_key="decoder_start_token_id"),
-        *older(normalize_before=False, normalize_embedding=True),
-        Only("static_position_embeddings", False, (None,), written=False),
-    ),
+    rules=rules(dict(pad=1, start=2, end=2), pre_norm=False, embedding_norm=True),
     modules={
         "encoder/token_embedding": Choice(
             "share_embeddings",
@@ -126,24 +127,17 @@ BART = Family(
     ignored=(r"classification_head\..*", r"qa_outputs\..*", r".*coder\.version"),
 )
 
-MBART = dataclasses.replace(
-    BART,
-    model_type="mbart",
-    fixed={**BART.fixed, "norm_position": "pre"},
-    rules=(
-        *RULES,
-        activation("activation_function", "gelu"),
-        scaled(False),
-        special_ids(pad=1, end=2, start_key="decoder_start_token_id"),
-        *older(normalize_before=True, normalize_embedding=True),
-        Only("static_position_embeddings", False, (None,), written=False),
-    ),
-    heads={
-        "Seq2SeqLM": dataclasses.replace(
-            BART.heads["Seq2SeqLM"], architecture="MBartForConditionalGeneration"
-        )
-    },
-    tokenizer="fairseq_sentencepiece",
-)
 
-FAMILIES = {"bart": BART, "mbart": MBART}
+def named_alike(model_type, architecture, fixed, **changes):
+    """Another family whose weights have BART's names."""
+    head = dataclasses.replace(BART.heads["Seq2SeqLM"], architecture=architecture)
+    return dataclasses.replace(
+        BART,
+        model_type=model_type,
+        fixed={**BART.fixed, **fixed},
+        heads={"Seq2SeqLM": head},
+        **changes,
+    )
+
+
+FAMILIES = {"bart": BART}

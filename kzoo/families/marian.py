@@ -1,12 +1,7 @@
-"""Marian, as OPUS-MT (Junczys-Dowmunt et al., 2018), and Pegasus (Zhang et al., 2020).
+"""Marian (Junczys-Dowmunt et al., 2018, https://arxiv.org/abs/1804.00344), OPUS-MT."""
 
-https://arxiv.org/abs/1804.00344, https://arxiv.org/abs/1912.08777
-"""
-
-import dataclasses
-
-from kzoo.checkpoints.hf_config import Only, Rule, Unsupported, activation, special_ids
-from kzoo.families.bart import BART, RULES, older, scaled
+from kzoo.checkpoints.hf_config import Rule, Unsupported
+from kzoo.families.bart import RULES, named_alike, rules
 
 KEYS = (
     "vocab_size",
@@ -49,51 +44,23 @@ SINUSOIDAL = dict(
     first_position=0,
     embedding_norm=False,
 )
-TABLES = Only("static_position_embeddings", True, (None,), written=False)
+# Stored or not, the tables of sines are what kzoo computes.
+TABLES = (r".*coder\.embed_positions\.weight",)
 
-MARIAN = dataclasses.replace(
-    BART,
-    model_type="marian",
-    fixed={**BART.fixed, **SINUSOIDAL},
-    rules=(
-        VOCABULARIES,
-        *(rule for rule in RULES if rule.names[0] not in KEYS),
-        activation("activation_function", "gelu"),
-        scaled(False),
-        special_ids(pad=58100, start=58100, end=0, start_key="decoder_start_token_id"),
-        *older(normalize_before=False, normalize_embedding=False),
-        TABLES,
+MARIAN = named_alike(
+    "marian",
+    "MarianMTModel",
+    fixed=SINUSOIDAL,
+    rules=rules(
+        dict(pad=58100, start=58100, end=0),
+        pre_norm=False,
+        embedding_norm=False,
+        sines=True,
+        keys=(VOCABULARIES, *(rule for rule in RULES if rule.names[0] not in KEYS)),
     ),
-    heads={
-        "Seq2SeqLM": dataclasses.replace(
-            BART.heads["Seq2SeqLM"], architecture="MarianMTModel"
-        )
-    },
     tokenizer="marian",
     searches={"forced_eos_token_id": 0},
-    # Stored or not, the tables of sines are what kzoo computes.
-    ignored=(r".*coder\.embed_positions\.weight",),
+    ignored=TABLES,
 )
 
-PEGASUS = dataclasses.replace(
-    MARIAN,
-    model_type="pegasus",
-    fixed={**MARIAN.fixed, "norm_position": "pre"},
-    rules=(
-        *RULES,
-        activation("activation_function", "gelu"),
-        scaled(False),
-        special_ids(pad=0, start=0, end=1, start_key="decoder_start_token_id"),
-        *older(normalize_before=True, normalize_embedding=False),
-        TABLES,
-    ),
-    heads={
-        "Seq2SeqLM": dataclasses.replace(
-            BART.heads["Seq2SeqLM"], architecture="PegasusForConditionalGeneration"
-        )
-    },
-    tokenizer="pegasus",
-    searches={"forced_eos_token_id": 1},
-)
-
-FAMILIES = {"marian": MARIAN, "pegasus": PEGASUS}
+FAMILIES = {"marian": MARIAN}

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3 (https://arxiv.org/abs/2408.00118, https://arxiv.org/abs/2503.19786)."""
+"""Gemma 2 (https://arxiv.org/abs/2408.00118)."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ from kzoo.checkpoints.hf_config import (
     Only,
     Rule,
     activation,
-    ropes_of_types,
     rotary,
     special_ids,
     window,
@@ -17,8 +16,11 @@ from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
 FEED_FORWARD = "decoder/layer_{i}/feed_forward"
 
 
-def _every(number):
-    """`types` for `window`: each layer of this number, from 1, sees all."""
+def every(number):
+    """`types` for `window`: each layer of this number, from 1, sees all.
+
+    `None` means what the config says, or 6.
+    """
 
     def types(keys):
         count = keys.get("sliding_window_pattern", 6) if number is None else number
@@ -69,7 +71,7 @@ GEMMA2 = replace(
         Key("max_position_embeddings", "max_sequence_length", 8192),
         Key("attn_logit_softcapping", "attention_soft_cap", 50.0),
         Key("final_logit_softcapping", "head_soft_cap", 30.0),
-        window(default=4096, types=_every(2)),
+        window(default=4096, types=every(2)),
         rotary(),
     ),
     modules={
@@ -82,32 +84,4 @@ GEMMA2 = replace(
     irrelevant={"hidden_act"},  # the class reads hidden_activation
 )
 
-GEMMA3 = replace(
-    GEMMA2,
-    model_type="gemma3_text",
-    fixed={**GEMMA2.fixed, "query_key_norm": True},
-    rules=(
-        *SHARED,
-        Key("max_position_embeddings", "max_sequence_length", 131_072),
-        Only("attn_logit_softcapping", None),  # the class does not read it
-        Key("final_logit_softcapping", "head_soft_cap", None),
-        ropes_of_types(
-            window(
-                default=4096,
-                types=_every(None),
-                read_types=("sliding_window_pattern",),
-            ),
-            full=("rope_theta", 1e6),
-            sliding=("rope_local_base_freq", 1e4),
-        ),
-    ),
-    modules={
-        **GEMMA2.modules,
-        f"{ATTENTION}/query_norm": f"{LAYER}.self_attn.q_norm",
-        f"{ATTENTION}/key_norm": f"{LAYER}.self_attn.k_norm",
-    },
-    heads=heads("Gemma3", "Gemma3Text"),
-    irrelevant={"_sliding_window_pattern"},  # layer_types says it
-)
-
-FAMILIES = {"gemma2": GEMMA2, "gemma3_text": GEMMA3}
+FAMILIES = {"gemma2": GEMMA2}

@@ -1,0 +1,37 @@
+"""Gemma 3, of text alone (https://arxiv.org/abs/2503.19786)."""
+
+from dataclasses import replace
+
+from kzoo.checkpoints.hf_config import Key, Only, ropes_of_types, window
+from kzoo.families.gemma2 import GEMMA2, SHARED, every
+from kzoo.families.llama import ATTENTION, LAYER, heads
+
+GEMMA3 = replace(
+    GEMMA2,
+    model_type="gemma3_text",
+    fixed={**GEMMA2.fixed, "query_key_norm": True},
+    rules=(
+        *SHARED,
+        Key("max_position_embeddings", "max_sequence_length", 131_072),
+        Only("attn_logit_softcapping", None),  # the class does not read it
+        Key("final_logit_softcapping", "head_soft_cap", None),
+        ropes_of_types(
+            window(
+                default=4096,
+                types=every(None),
+                read_types=("sliding_window_pattern",),
+            ),
+            full=("rope_theta", 1e6),
+            sliding=("rope_local_base_freq", 1e4),
+        ),
+    ),
+    modules={
+        **GEMMA2.modules,
+        f"{ATTENTION}/query_norm": f"{LAYER}.self_attn.q_norm",
+        f"{ATTENTION}/key_norm": f"{LAYER}.self_attn.k_norm",
+    },
+    heads=heads("Gemma3", "Gemma3Text"),
+    irrelevant={"_sliding_window_pattern"},  # layer_types says it
+)
+
+FAMILIES = {"gemma3_text": GEMMA3}
