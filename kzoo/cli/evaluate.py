@@ -1,6 +1,5 @@
 """`kzoo evaluate`."""
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +30,7 @@ into the model's folder.
   kzoo evaluate en-de --data multi30k
   kzoo evaluate multi30k-en-de --data multi30k --tests test_2016_flickr
   kzoo evaluate translator --recipe recipe.toml --data multi30k --out scores.json
+  kzoo evaluate en-de --data multi30k --exports
 """)
 
 
@@ -72,17 +72,34 @@ def evaluate(
             show_default="scores.json in the folder",
         ),
     ] = None,
+    exports: Annotated[
+        bool,
+        typer.Option(
+            "--exports",
+            help="Score every exported form, too; exports.json in the folder.",
+        ),
+    ] = False,
 ):
     """Runs the command."""
     own = Path(preset)
+    if exports and not (own.is_dir() and os.access(own, os.W_OK)):
+        raise Failure(f"--exports needs a folder to write into. Received: {preset}.")
     if output is None and own.is_dir() and os.access(own, os.W_OK):
         output = own / "scores.json"
     if output is not None and not output.parent.is_dir():
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
     load_keras()
     from kzoo.zoo.evaluation import evaluate as scores_of
+    from kzoo.zoo.evaluation import evaluate_exports
     from kzoo.zoo.recipes import Recipe
-    from kzoo.zoo.registry import MANIFEST, SCORES, TASKS, update_preset
+    from kzoo.zoo.registry import (
+        EXPORTS,
+        MANIFEST,
+        SCORES,
+        TASKS,
+        update_preset,
+        write_json,
+    )
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
     task = load_model(preset)
@@ -101,12 +118,15 @@ def evaluate(
     if recipe.evaluation.interval:
         _compare(recipe, scores)
     if output is not None:
-        partial = output.with_name(output.name + ".partial")
-        partial.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-        partial.replace(output)
-        if (own / MANIFEST).is_file() and output == own / SCORES:
-            update_preset(own)
+        write_json(output, scores)
         note(f"Scores: {output}")
+    if exports:
+        with progress("Exporting and scoring every form"):
+            found = evaluate_exports(task, recipe, folder)
+        write_json(own / EXPORTS, found)
+        note(f"Scores of the exported forms: {own / EXPORTS}")
+    if (own / MANIFEST).is_file() and (exports or output == own / SCORES):
+        update_preset(own)
 
 
 def _recipe_path(preset):

@@ -25,8 +25,8 @@ import numpy as np
 from kzoo.data import padded_batch
 from kzoo.training.scores import metrics_library
 from kzoo.zoo.examples import inputs_and_targets, read_test
+from kzoo.zoo.exports import measure_exports
 
-SCORES_FILE = "scores.json"
 CONFIDENCE, SAMPLES, SEED = 0.95, 1000, 12345  # as sacrebleu has them
 _NUMBERS_AT_A_TIME = 2**22
 
@@ -75,6 +75,38 @@ def evaluate(task, recipe, folder, tests=None):
             "measures": measures(recipe, rows, found),
         }
     return scores
+
+
+def evaluate_exports(task, recipe, folder, forms=None, advance=None):
+    """Scores every exported form on the main test set, by the artifact's own answers.
+
+    Args:
+        task: as in `evaluate`; so for the next two.
+        recipe: its main test set, or else its first.
+        folder: that its data files are relative to.
+        forms: as `kzoo.zoo.exports.measure_exports` takes them.
+        advance: function called with the name of each form when its turn comes.
+
+    Returns:
+        What `exports.json` holds: `machine`, `versions`, `test`, `rows`, and what
+        `measure_exports` gives.
+
+    Raises:
+        DataError: the data are missing or cannot be right.
+        ValueError: the recipe has no test set; an unknown form.
+    """
+    test = next(iter(recipe.evaluation.main or recipe.data.tests), None)
+    if test is None:
+        raise ValueError(f"The recipe {recipe.name} has no test set.")
+    rows = read_test(recipe, folder, test)
+
+    def score(task):
+        found = measures(recipe, rows, answers(task, recipe, rows))
+        return {name: row["value"] for name, row in found.items()}
+
+    where = {"machine": machine(), "versions": versions()}
+    found = measure_exports(task, score, forms, advance)
+    return {**where, "test": test, "rows": len(rows), **found}
 
 
 def answers(task, recipe, examples):

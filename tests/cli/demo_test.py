@@ -7,6 +7,9 @@ import keras
 import pytest
 
 from kzoo.cli import demo
+from kzoo.tasks import CausalLM
+from kzoo.tokenizers import FastTokenizer
+from kzoo.zoo import registry, save_preset
 
 
 @pytest.fixture
@@ -15,7 +18,20 @@ def short(monkeypatch):
         monkeypatch.setattr(demo, name, value)
 
 
-def test_the_demo_makes_what_its_table_says(run, short, tmp_path, monkeypatch):
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """One preset, which says anything."""
+    tokenizer = FastTokenizer.train(["to be or not"], 40, algorithm="character")
+    model = CausalLM.from_size("tiny", tokenizer, num_layers=1)
+    (tmp_path / "records").mkdir()
+    recipe = '[card]\nexamples = ["to be"]\n[card.options]\nmax_new_tokens = 3\n'
+    (tmp_path / "records" / "recipe.toml").write_text(recipe)
+    save_preset(model, tmp_path / "presets" / "prince", records=tmp_path / "records")
+    monkeypatch.setattr(registry, "SHIPPED", tmp_path / "presets")
+    return model.generate("to be", max_new_tokens=3)
+
+
+def test_the_demo_makes_what_its_table_says(run, short, shipped, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short path, which the table does not break
     result = run("demo", "--out", "demo")
     assert result.exit_code == 0, result.output
@@ -26,6 +42,9 @@ def test_the_demo_makes_what_its_table_says(run, short, tmp_path, monkeypatch):
         assert (folder / "saved_model" / "saved_model.pb").is_file()
     summary = json.loads((folder / "demo.json").read_text())
     assert summary["finished"] and summary["training_complete"]
+    (answer,) = summary["presets"]
+    assert (answer["name"], answer["input"]) == ("prince", "to be")
+    assert answer["output"] == shipped and "prince" in result.stdout
     assert list(summary["exports"]) == formats
     assert 0 <= summary["exact_match"] <= 1 and summary["held_out"] == 8
     for name in ("attention.png", "curve.png"):

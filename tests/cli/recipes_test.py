@@ -15,7 +15,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from kzoo.tokenizers import load_tokenizer
+from kzoo.zoo import exports, save_preset
 from kzoo.zoo.recipes import Model, Recipe, RecipeError, Schedule, Tokenizer, shipped
+from kzoo.zoo.registry import check_preset
 
 WORDS = "old new red man dog boat sea sun sees takes finds loves the a".split()
 # A recipe of every task, and how much smaller it is made.
@@ -188,6 +190,29 @@ def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tm
     assert weights[0].keys() == weights[1].keys()
     for name, array in weights[0].items():
         assert array.tobytes() == weights[1][name].tobytes(), name
+
+
+def test_every_exported_form_is_scored_and_the_manifest_stays_true(
+    run, prepared, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(exports, "FORMS", {"ONNX": dict(format="onnx")})
+    _, command = prepared("ewt-entities")
+    assert run(*command, "--out", tmp_path / "run").exit_code == 0
+    folder = tmp_path / "preset"
+    save_preset(tmp_path / "run", folder)
+    scored = run("evaluate", folder, "--data", tmp_path / "data", "--exports")
+    assert scored.exit_code == 0, scored.output
+    found = json.loads((folder / "exports.json").read_text())
+    scores = json.loads((folder / "scores.json").read_text())
+    values = {
+        name: row["value"]
+        for name, row in scores["tests"][found["test"]]["measures"].items()
+    }
+    (form,) = found["forms"]
+    assert form["form"] == "ONNX" and form["bytes"] > 0
+    assert found["score"] == values and form["score"] == pytest.approx(values)
+    check_preset(folder)
+    assert "| ONNX |" in (folder / "README.md").read_text()
 
 
 def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
