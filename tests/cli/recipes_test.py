@@ -45,12 +45,11 @@ def tiny(name, **changes):
         recipe,
         tokenizer=dataclasses.replace(
             tokenizer,
+            kind=tokenizer.kind or "unigram",
             vocabulary_size=300 if tokenizer.kind == "bpe" else 60,
             splits=min(2, tokenizer.splits),
         ),
-        model=dataclasses.replace(
-            recipe.model, size="tiny", fields={**fields, "intermediate_dim": 16}
-        ),
+        model=Model(size="tiny", fields={**fields, "intermediate_dim": 16}),
         training=dataclasses.replace(
             training, schedule=schedule, **{"epochs": 1, **TINY[name], **changes}
         ),
