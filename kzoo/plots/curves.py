@@ -6,7 +6,6 @@ from matplotlib.ticker import MaxNLocator
 
 from kzoo.plots.style import COLORS, INK, add_title, new_figure, quiet_axes
 
-_NAMES = {"loss": "loss, nats a token", "learning_rate": "learning rate"}
 # What a history also holds and nobody wants to see as a curve.
 _NO_CURVE = ("epoch", "seconds")
 
@@ -60,9 +59,7 @@ def training_curve(history, *, title=None):
         axes.grid(axis="y", color="#eeeeee")
         axes.set_axisbelow(True)
         axes.set_xlabel("epoch", fontsize=9, color=INK)
-        axes.set_title(
-            _NAMES.get(name, name.replace("_", " ")), fontsize=10, color=INK, loc="left"
-        )
+        axes.set_title(name.replace("_", " "), fontsize=10, color=INK, loc="left")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if len(drawn) > 1:

@@ -185,11 +185,13 @@ def _model(preset, config):
     for side in ("encoder", "decoder"):
         stack = config["model"].get(side)
         if stack:
+            layers = stack["num_layers"]
             rows.append(
                 (
                     side,
-                    f"{stack['num_layers']} layers of width {stack['hidden_dim']}, "
-                    f"{stack['num_heads']} heads, {stack['vocabulary_size']:,} tokens",
+                    f"{layers} layer{'s' * (layers != 1)} of width "
+                    f"{stack['hidden_dim']}, {stack['num_heads']} heads, "
+                    f"{stack['vocabulary_size']:,} tokens",
                 )
             )
     return _table(("", ""), rows)
