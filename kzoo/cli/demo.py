@@ -152,12 +152,13 @@ def _zoo():
         shown = read_record(preset.folder, EXAMPLES)
         if shown is None:
             continue
-        example, watch = shown["examples"][0]["input"], Stopwatch()
+        given, watch = [each["input"] for each in shown["examples"]], Stopwatch()
         with progress(f"Asking {preset.name}"):
-            task = from_preset(preset.name)
-            (answer,) = outputs_of(task, [example], **shown["options"])
+            task = from_preset(preset.folder)
+            answer = outputs_of(task, given, **shown["options"])[0]
+        took = watch.seconds
         answers.append(
-            dict(name=preset.name, input=example, output=answer, seconds=watch.seconds)
+            dict(name=preset.name, input=given[0], output=answer, seconds=took)
         )
     if answers:
         table = Table(title="presets", title_justify="left", title_style="bold")

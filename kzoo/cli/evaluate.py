@@ -1,6 +1,7 @@
 """`kzoo evaluate`."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,8 @@ into the model's folder.
 [bold]Examples[/bold]
 
   kzoo evaluate en-de --data multi30k
-  kzoo evaluate multi30k-en-de --data multi30k --tests test_2016_flickr
+  kzoo evaluate en-de --data multi30k --tests test_2016_flickr
+  kzoo evaluate ewt-pos --data ud_ewt
   kzoo evaluate translator --recipe recipe.toml --data multi30k --out scores.json
   kzoo evaluate en-de --data multi30k --exports
 """)
@@ -69,7 +71,7 @@ def evaluate(
             "--out",
             "-o",
             help="Write the scores here.",
-            show_default="scores.json in the folder",
+            show_default="scores.json in the folder, without --tests and --recipe",
         ),
     ] = None,
     exports: Annotated[
@@ -82,13 +84,16 @@ def evaluate(
 ):
     """Runs the command."""
     own = Path(preset)
-    if exports and not (own.is_dir() and os.access(own, os.W_OK)):
+    writable = own.is_dir() and os.access(own, os.W_OK)
+    if exports and not writable:
         raise Failure(f"--exports needs a folder to write into. Received: {preset}.")
-    if output is None and own.is_dir() and os.access(own, os.W_OK):
+    # The folder keeps what its own recipe says, whole.
+    if output is None and writable and not (tests or recipe_path):
         output = own / "scores.json"
     if output is not None and not output.parent.is_dir():
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
     load_keras()
+    from kzoo.checkpoints.files import SAFETENSORS
     from kzoo.zoo.evaluation import evaluate as scores_of
     from kzoo.zoo.evaluation import evaluate_exports
     from kzoo.zoo.recipes import Recipe
@@ -97,6 +102,7 @@ def evaluate(
         MANIFEST,
         SCORES,
         TASKS,
+        sha256,
         update_preset,
         write_json,
     )
@@ -111,22 +117,29 @@ def evaluate(
     names = [name.strip() for name in tests.split(",")] if tests else None
     with progress(f"Scoring {preset}"):
         scores = scores_of(task, recipe, folder, names)
-    scores = {"command": _command(recipe, folder, tests), **scores}
+    scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}
+    records = {}
+    if output is not None:
+        records[output] = scores
     out.print(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
     if recipe.evaluation.interval:
         _compare(recipe, scores)
-    if output is not None:
-        write_json(output, scores)
-        note(f"Scores: {output}")
     if exports:
         with progress("Exporting and scoring every form"):
-            found = evaluate_exports(task, recipe, folder)
-        write_json(own / EXPORTS, found)
-        note(f"Scores of the exported forms: {own / EXPORTS}")
-    if (own / MANIFEST).is_file() and (exports or output == own / SCORES):
+            records[own / EXPORTS] = evaluate_exports(task, recipe, folder)
+    weights = own / SAFETENSORS
+    if weights.is_file():
+        found = sha256(weights)
+        records = {path: {**each, "weights": found} for path, each in records.items()}
+    # All at once, so that the manifest is not wrong for long.
+    for path, record in records.items():
+        write_json(path, record)
+    if (own / MANIFEST).is_file() and {own / SCORES, own / EXPORTS} & set(records):
         update_preset(own)
+    for path in records:
+        note(f"Scores: {path}")
 
 
 def _recipe_path(preset):
@@ -149,10 +162,12 @@ def _recipe_path(preset):
     return path
 
 
-def _command(recipe, folder, tests):
+def _command(recipe, folder, tests, recipe_path):
     """What repeats the scores where the preset and the data have their names."""
-    named = f"kzoo evaluate {recipe.name} --data {folder.resolve().name}"
-    return f"{named} --tests {tests}" if tests else named
+    words = ["kzoo", "evaluate", recipe.name, "--data", folder.resolve().name]
+    words += ["--tests", tests] if tests else []
+    words += ["--recipe", recipe_path.name] if recipe_path else []
+    return shlex.join(words)
 
 
 def _table(preset, recipe, scores):
@@ -197,9 +212,9 @@ def _number(value):
 
 def _compare(recipe, scores):
     """Whether the main score lies where the recipe says."""
-    test, measure = recipe.evaluation.main
-    if test not in scores["tests"]:
+    if "main" not in scores:
         return
+    test, measure = scores["main"]
     low, high = recipe.evaluation.interval
     value = scores["tests"][test]["measures"][measure]["value"]
     inside = "inside" if low <= value <= high else "outside"

@@ -23,7 +23,7 @@ README.md in the preset's folder; --json says where that is, and all else.
   kzoo presets
   kzoo presets --task seq2seq_lm
   kzoo presets --architecture decoder --json
-  kzoo translate multi30k-en-de "A man rides a bike."
+  kzoo export ewt-pos --format onnx --out tagger
 """)
 
 

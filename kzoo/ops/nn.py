@@ -444,6 +444,8 @@ def fused_kernel(dtype, head_dim):
 
     if jax.default_backend() != "gpu" or head_dim % 8 or head_dim > 128:
         return None
+    if float(getattr(jax.devices()[0], "compute_capability", 0)) < 8.0:  # before Ampere
+        return None
     return functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
 
 

@@ -21,6 +21,7 @@ from kzoo.zoo.registry import (
     SCORES,
     all_scores,
     main_score,
+    measured,
     read_preset,
     read_record,
 )
@@ -62,21 +63,20 @@ _USES = {
 _COMMANDS = {"causal_lm": "generate", "seq2seq_lm": "translate"}
 
 
-def card(folder):
+def card(folder, preset=None):
     """The card of a preset.
 
     Args:
-        folder: of the preset, with its manifest and records.
+        folder: of the preset, with its records.
+        preset: a `Preset`; by default what the folder's manifest says.
 
     Returns:
         What `README.md` holds.
     """
     folder = Path(folder)
-    preset = read_preset(folder)
-    records = {
-        name: read_record(folder, name)
-        for name in (RECIPE, HISTORY, SCORES, EXPORTS, EXAMPLES)
-    }
+    preset = preset or read_preset(folder)
+    records = {name: read_record(folder, name) for name in (RECIPE, HISTORY, EXAMPLES)}
+    records |= {name: measured(folder, name) for name in (SCORES, EXPORTS)}
     recipe = records[RECIPE] or {}
     said = recipe.get("card", {})
     sections = {
@@ -133,7 +133,6 @@ def _head(preset, scores):
         pipeline_tag=_PIPELINES[preset.task],
         tags=["keras", "kzoo", preset.architecture]
         + ["research-only"] * preset.research_only,
-        datasets=[_slug(preset.data)] if preset.data else None,
         metrics=list(dict.fromkeys(r.metric_type for r in results)) or None,
         model_name=preset.name,
         eval_results=results or None,
@@ -229,7 +228,9 @@ def _training(preset, recipe, history, folder):
         ]
         seconds = sum(row.get("seconds") or 0 for row in history)
         took = f" in {_duration(seconds)}" if seconds else ""
-        parts.append(f"{len(history)} epochs{took}; at their end {', '.join(numbers)}.")
+        parts.append(
+            f"{len(history)} epochs{took}; in the last one {', '.join(numbers)}."
+        )
     if (folder / CURVE).is_file():
         parts.append(f"![The training's curves]({CURVE})")
     return "\n\n".join(parts) or "Not recorded."
@@ -291,12 +292,12 @@ def _speed(scores):
     rows = [
         (
             test,
-            f"{measured['rows']:,}",
-            f"{measured['seconds']:.1f}",
-            f"{measured['rows'] / measured['seconds']:.4g}",
+            f"{found['rows']:,}",
+            f"{found['seconds']:.1f}",
+            f"{found['rows'] / found['seconds']:.4g}",
         )
-        for test, measured in (scores or {}).get("tests", {}).items()
-        if measured.get("seconds")
+        for test, found in (scores or {}).get("tests", {}).items()
+        if found.get("seconds")
     ]
     if not rows:
         return None

@@ -81,6 +81,11 @@ def _labels(task, given, **options):
 def _cosines(task, given, **options):
     """Of pairs their cosine; of single texts that with the nearest other one."""
     if isinstance(given[0], str):
+        if len(given) < 2:
+            raise ValueError(
+                f"Single texts are compared with each other: two at least. Received: "
+                f"{given}."
+            )
         cosines = task.similarity(given, given, **options)
         np.fill_diagonal(cosines, -np.inf)
         return [f"cosine {row.max():.3f}: {given[row.argmax()]}" for row in cosines]

@@ -131,15 +131,16 @@ def from_preset(
         FileNotFoundError: no such folder or preset, or a file is missing in it.
 
     Example:
-        >>> translator = kzoo.from_preset("multi30k-en-de")
-        >>> translator.generate("A man rides a bike.", beams=4)
+        >>> tagger = kzoo.from_preset("ewt-pos")
+        >>> tagger.tag(["The dog sleeps ."])
+        [['DET', 'NOUN', 'VERB', 'PUNCT']]
     """
     folder = Path(local_folder(located(source), revision=revision, token=token))
+    check_preset(folder, whole=not str(source).startswith("hf://"))
     keys = read_json(folder / CONFIG_FILE)
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     if "model_type" not in keys:
-        check_preset(folder, whole=not str(source).startswith("hf://"))
         return _from_own(folder, task and TASKS[task], dtype, tokenizer, options)
     try:
         family = family_of(keys["model_type"])

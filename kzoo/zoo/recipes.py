@@ -406,6 +406,10 @@ class Evaluation:
     def __post_init__(self):
         if self.main is not None and len(self.main) != 2:
             _refuse("[evaluation] main", "a test set and a measure", list(self.main))
+        if self.main and self.measures and self.main[1] not in self.measures:
+            _refuse(
+                "[evaluation] main", f"a measure of {self.measures}", repr(self.main[1])
+            )
         if self.interval is not None and (
             self.main is None
             or len(self.interval) != 2

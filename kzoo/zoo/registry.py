@@ -15,7 +15,7 @@ import re
 import shutil
 import tomllib
 import warnings
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import get_args
 
 import kzoo
@@ -191,12 +191,16 @@ def read_preset(folder):
         ValueError: the manifest or the scores are not what they should be.
     """
     folder = Path(folder)
-    said = _read_manifest(folder)
+    return _described(_read_manifest(folder), folder)
+
+
+def _described(said, folder):
+    """The `Preset` of a manifest."""
     fields = {f.name for f in dataclasses.fields(Preset)} & set(said)
     made = {name: said[name] for name in fields}
     made["language"] = tuple(said["language"])
     size = sum(file["bytes"] for file in said["files"].values())
-    score = main_score(read_record(folder, SCORES))
+    score = main_score(measured(folder, SCORES))
     return Preset(**made, bytes=size, score=score, folder=folder)
 
 
@@ -220,11 +224,17 @@ def main_score(scores):
 def all_scores(scores):
     """Every `Score` in what `scores.json` says, in its order."""
     fields = [field.name for field in dataclasses.fields(Score)]
-    return [
-        Score(test, measure, **{k: found[k] for k in fields if k in found})
-        for test, measured in scores["tests"].items()
-        for measure, found in measured["measures"].items()
-    ]
+    try:
+        return [
+            Score(test, measure, **{k: found[k] for k in fields if k in found})
+            for test, measured in scores["tests"].items()
+            for measure, found in measured["measures"].items()
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{SCORES} must hold tests, with measures that have a value. Received: "
+            f"{type(error).__name__}: {error}."
+        ) from error
 
 
 def read_record(folder, name):
@@ -244,6 +254,22 @@ def read_record(folder, name):
         raise ValueError(f"{path} is not {kind}: {error}") from error
 
 
+def measured(folder, name):
+    """What was measured of the weights in the folder: a record, or `None`.
+
+    `kzoo evaluate` notes the SHA-256 of the weights that it measures; a record of
+    others, as before more training, says nothing of these.
+
+    Args:
+        folder: of a preset, or of `kzoo train`.
+        name: `SCORES` or `EXPORTS`.
+    """
+    record = read_record(folder, name)
+    if record is None or "weights" not in record:
+        return record
+    return record if record["weights"] == sha256(Path(folder) / SAFETENSORS) else None
+
+
 _KEYS = {
     "kzoo": str,
     "name": str,
@@ -255,7 +281,9 @@ _KEYS = {
     "research_only": bool,
     "data": str | None,
     "language": list,
+    "by_hand": list,  # which of these win over the recipe
     "files": dict,
+    "card": str,  # the SHA-256 of the card that was written
 }
 
 
@@ -276,9 +304,16 @@ def _read_manifest(folder):
                 f"{said[name]!r}."
             )
     for name, file in said["files"].items():
-        if not isinstance(file, dict) or set(file) != {"bytes", "sha256"}:
+        parts = PurePosixPath(name)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in name:
             raise ValueError(
-                f"{path}: {name} must have bytes and sha256. Received: {file!r}."
+                f"{path}: files must be in the preset's folder. Received: {name!r}."
+            )
+        kinds = file if not isinstance(file, dict) else {k: type(file[k]) for k in file}
+        if kinds != {"bytes": int, "sha256": str}:
+            raise ValueError(
+                f"{path}: {name} must have bytes, a number, and sha256. Received: "
+                f"{file!r}."
             )
     return said
 
@@ -397,7 +432,9 @@ def save_preset(
         records = hub.local_folder(located(records))
         if (records / MANIFEST).is_file():
             said = _read_manifest(records)
-            described = {key: said[key] for key in _DESCRIBED}
+            recipes = _said_by(read_record(records, RECIPE))
+            kept = [k for k in _DESCRIBED if k in said["by_hand"] or recipes[k] is None]
+            described = {key: said[key] for key in kept}
     values = (title, licence, research_only, data, language and list(language))
     given = dict(zip(_DESCRIBED, values), name=name)
     described |= {key: value for key, value in given.items() if value is not None}
@@ -439,13 +476,17 @@ def _check_place(folder, overwrite):
 
 def _bring(records, folder):
     """Copies records; what was measured of other weights stays where it is."""
-    weights = records / SAFETENSORS
-    same = not weights.is_file() or sha256(weights) == sha256(folder / SAFETENSORS)
-    left = []
+    weights, left = sha256(folder / SAFETENSORS), []
+    theirs = records / SAFETENSORS
+    same = not theirs.is_file() or sha256(theirs) == weights
     for name in RECORDS:
         if not (records / name).is_file():
             continue
-        if same or name not in _MEASURED:
+        fits = same or name not in _MEASURED
+        if name in (SCORES, EXPORTS):
+            noted = read_record(records, name).get("weights")
+            fits = fits if noted is None else noted == weights
+        if fits:
             shutil.copyfile(records / name, folder / name)
         elif name in (SCORES, EXPORTS):
             left.append(name)
@@ -461,27 +502,33 @@ def _bring(records, folder):
 def update_preset(folder, **described):
     """Writes manifest and card anew, from the files as they are.
 
-    After a file of a preset has changed, such as its scores.
+    After a file of a preset has changed, such as its scores. A card that somebody
+    edited stays as it is, with a warning.
 
     Args:
         folder: of a preset, or one with the files of a preset to be.
         **described: `name`, `title`, `licence`, `research_only`, `data`, `language`;
-            what is left out is as before, or as the recipe says.
+            what is left out is as the recipe says, or else as before.
 
     Returns:
         The `Preset`.
+
+    Raises:
+        ValueError: a record is not what it should be; nothing is written.
     """
     from kzoo.zoo.cards import card
 
     folder = Path(folder)
     config = read_record(folder, _CONFIG)
-    recipe = read_record(folder, RECIPE) or {}
-    used = recipe.get("data", {})
+    recipes = _said_by(read_record(folder, RECIPE))
     before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
-    before |= described
+
+    given = {key: value for key, value in described.items() if value is not None}
+    by_hand = {key: before[key] for key in before.get("by_hand", ())} | given
 
     def known(name, otherwise):
-        return before[name] if before.get(name) is not None else otherwise
+        said = (by_hand.get(name), recipes.get(name), before.get(name))
+        return next((value for value in said if value is not None), otherwise)
 
     listed = [folder / name for name in (*before.get("files", ()), *RECORDS)]
     listed += _model_files(folder)
@@ -493,14 +540,15 @@ def update_preset(folder, **described):
     manifest = {
         "kzoo": kzoo.__version__,
         "name": named,
-        "title": known("title", recipe.get("title") or named),
+        "title": known("title", named),
         "task": inverse[config["task"]],
         "architecture": ModelConfig.from_dict(config["model"]).architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
-        "licence": known("licence", used.get("licence") or None),
-        "research_only": known("research_only", used.get("research_only", False)),
-        "data": known("data", used.get("name") or None),
-        "language": known("language", used.get("languages", [])),
+        "licence": known("licence", None),
+        "research_only": known("research_only", False),
+        "data": known("data", None),
+        "language": known("language", []),
+        "by_hand": sorted(by_hand),
         "files": {
             path.relative_to(folder).as_posix(): {
                 "bytes": path.stat().st_size,
@@ -509,9 +557,27 @@ def update_preset(folder, **described):
             for path in listed
         },
     }
+    preset = _described(manifest, folder)
+    text, path = card(folder, preset), folder / CARD
+    manifest["card"] = hashlib.sha256(text.encode()).hexdigest()
     write_json(folder / MANIFEST, manifest)
-    _write(folder / CARD, card(folder))
-    return read_preset(folder)
+    if path.is_file() and before and sha256(path) != before["card"]:
+        warnings.warn(
+            f"{path} was edited, and stays as it is. Remove it for one that is written "
+            "from the records.",
+            stacklevel=2,
+        )
+    else:
+        _write(path, text)
+    return preset
+
+
+def _said_by(recipe):
+    """What a recipe says of `_DESCRIBED`; `None` of what it does not."""
+    recipe = recipe or {}
+    used = recipe.get("data", {})
+    keys = ("licence", "research_only", "name", "languages")
+    return dict(zip(_DESCRIBED, [recipe.get("title"), *map(used.get, keys)]))
 
 
 def _model_files(folder):

@@ -358,7 +358,10 @@ def check_folder(out):
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file. Name a new folder.")
     settings = out / _WORK / "settings.json"
-    if out.is_dir() and any(out.iterdir()) and not settings.is_file():
+    begun = settings.is_file() or not out.is_dir()
+    # A kill may have come before the settings were written.
+    others = [] if begun else [path for path in out.iterdir() if path.name != _WORK]
+    if others:
         raise ValueError(
             f"{out} is not empty and has no training to go on with. Name a new folder."
         )

@@ -213,6 +213,18 @@ def test_every_exported_form_is_scored_and_the_manifest_stays_true(
     check_preset(folder)
     assert "| ONNX |" in (folder / "README.md").read_text()
 
+    # Other questions leave the preset's own records as they are.
+    kept = (folder / "scores.json").read_bytes()
+    command = ("evaluate", folder, "--data", tmp_path / "data")
+    assert run(*command, "--tests", "validation").exit_code == 0
+    own = shutil.copyfile(folder / "recipe.toml", tmp_path / "other.toml")
+    assert run(*command, "--recipe", own).exit_code == 0
+    assert (folder / "scores.json").read_bytes() == kept
+    some = tmp_path / "some.json"
+    assert run(*command, "--tests", "validation", "--out", some).exit_code == 0
+    assert "main" not in json.loads(some.read_text())
+    check_preset(folder)
+
 
 def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
     run, prepared, tmp_path

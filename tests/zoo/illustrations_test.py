@@ -52,6 +52,11 @@ def test_a_text_has_the_nearest_other_one(tokenizer):
     assert second.endswith(": abc") and not second.startswith("cosine 1.000")
 
 
+def test_a_text_alone_has_no_nearest(tokenizer):
+    with pytest.raises(ValueError, match="two at least"):
+        outputs_of(make(kzoo.SentenceEmbedder, tokenizer), ["abc"])
+
+
 def test_a_mask_has_its_candidates(tokenizer):
     task = make(kzoo.MaskedLM, tokenizer)
     ((first, second, third),) = task.fill(["a<mask>c"], top_k=3)[0:1][0]

@@ -312,6 +312,62 @@ def test_new_scores_are_taken_up(preset):
         kzoo.from_preset(preset)
 
 
+def test_scores_of_weights_that_are_no_more_say_nothing(preset):
+    weights = registry.sha256(preset / "model.safetensors")
+    for noted, expected in ((weights, 0.75), ("0" * 64, None)):
+        scores = {**SCORES, "weights": noted}
+        (preset / "scores.json").write_text(json.dumps(scores))
+        score = registry.update_preset(preset).score
+        assert (score and score.value) == expected
+        said = (preset / "README.md").read_text()
+        assert ("0.75" in said) == (expected is not None)
+
+
+def test_what_the_recipe_says_later_is_taken_up(preset):
+    assert not registry.read_preset(preset).research_only
+    recipe = (preset / "recipe.toml").read_text()
+    assert recipe.count("[data]\n") == 1
+    changed = recipe.replace("[data]\n", "[data]\nresearch_only = true\n")
+    (preset / "recipe.toml").write_text(changed)
+    assert registry.update_preset(preset).research_only
+    assert "For research only" in (preset / "README.md").read_text()
+
+
+def test_a_card_that_was_edited_stays(preset):
+    (preset / "README.md").write_text("by hand")
+    (preset / "scores.json").write_text(json.dumps(SCORES))
+    with pytest.warns(UserWarning, match="README.md was edited"):
+        updated = registry.update_preset(preset)
+    assert updated.score.value == 0.75
+    assert (preset / "README.md").read_text() == "by hand"
+
+
+@pytest.mark.parametrize("name", ["../x.txt", "/etc/hostname", "a\\b"])
+def test_a_file_outside_the_folder_is_refused(preset, name):
+    (preset.parent / "x.txt").write_text("x")
+    manifest = json.loads((preset / "preset.json").read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": "0" * 64}
+    (preset / "preset.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="must be in the preset's folder"):
+        registry.check_preset(preset)
+
+
+def test_a_config_of_another_layout_is_checked_too(preset):
+    config = json.loads((preset / "config.json").read_text())
+    (preset / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    with pytest.raises(ValueError, match="config.json was cut short or changed"):
+        kzoo.from_preset(preset)
+
+
+def test_nothing_is_written_where_the_main_score_was_not_measured(preset):
+    before = (preset / "preset.json").read_bytes()
+    scores = {**SCORES, "main": ["other", "accuracy"]}
+    (preset / "scores.json").write_text(json.dumps(scores))
+    with pytest.raises(ValueError, match="main must name a test"):
+        registry.update_preset(preset)
+    assert (preset / "preset.json").read_bytes() == before
+
+
 def test_a_main_score_that_was_not_measured_is_refused(preset):
     scores = {**SCORES, "main": ["test", "bleu"]}
     (preset / "scores.json").write_text(json.dumps(scores))

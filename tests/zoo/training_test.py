@@ -17,7 +17,7 @@ from kzoo.zoo.examples import (
     read_training,
     texts_of,
 )
-from kzoo.zoo.recipes import HoldOut, Recipe, Schedule, shipped
+from kzoo.zoo.recipes import HoldOut, Recipe, RecipeError, Schedule, shipped
 
 
 def recipe_of(name, **tables):
@@ -177,3 +177,19 @@ def test_epochs_may_grow_where_the_rate_does_not_know_the_end():
     assert training._changes(described, training._deciding(other), other) == [
         "seed was 0, now 3"
     ]
+
+
+def test_a_folder_is_new_or_of_a_training(tmp_path):
+    out = tmp_path / "out"
+    training.check_folder(out)
+    (out / "training").mkdir(parents=True)  # what a kill at the very start leaves
+    training.check_folder(out)
+    (out / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty"):
+        training.check_folder(out)
+
+
+def test_the_main_measure_is_one_of_those_reported():
+    recipe = Recipe.load(shipped()["ewt-entities"])
+    with pytest.raises(RecipeError, match=r"main: expected a measure of \('recall',\)"):
+        dataclasses.replace(recipe.evaluation, measures=("recall",))
