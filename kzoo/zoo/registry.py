@@ -429,7 +429,8 @@ def save_preset(
         model = from_preset(model)
     described = {}
     if records is not None:
-        records = hub.local_folder(located(records))
+        patterns = (*hub.PATTERNS, *RECORDS)
+        records = hub.local_folder(located(records), patterns=patterns)
         if (records / MANIFEST).is_file():
             said = _read_manifest(records)
             recipes = _said_by(read_record(records, RECIPE))

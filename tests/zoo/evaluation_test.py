@@ -205,14 +205,29 @@ def test_a_stride_beyond_the_window_is_refused(writer):
         evaluation.answers(writer, recipe, [TEXT])
 
 
-def test_lines_are_scored_as_the_task_scores_them(writer):
+@pytest.fixture
+def of_lines():
+    """A recipe of a language model that reads a text a line."""
     recipe = Recipe.load(shipped()["shakespeare-char"])
-    recipe = dataclasses.replace(
+    return dataclasses.replace(
         recipe,
         data=dataclasses.replace(recipe.data, format="text"),
         training=dataclasses.replace(recipe.training, length=None, steps=None),
         evaluation=Evaluation(),
     )
+
+
+def test_a_line_that_would_be_cut_is_not_scored(writer, of_lines):
+    small = kzoo.CausalLM.from_size(
+        "tiny", writer.tokenizer, positions="learned", max_sequence_length=8
+    )
+    assert len(evaluation.answers(small, of_lines, ["the cat"])) == 1  # and its end
+    with pytest.raises(ValueError, match="hold 8 tokens.*a text of 9 tokens"):
+        evaluation.answers(small, of_lines, ["the cats"])
+
+
+def test_lines_are_scored_as_the_task_scores_them(writer, of_lines):
+    recipe = of_lines
     lines = ["the cat", "sat on the mat", "."]
     found = evaluation.answers(writer, recipe, lines)
     scores = evaluation.measures(recipe, lines, found)
