@@ -1,6 +1,5 @@
 """`kzoo demo`."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -174,11 +173,9 @@ def _zoo():
 
 
 def _write(out_path, summary):
-    partial = out_path / (_SUMMARY + ".partial")
-    partial.write_text(
-        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    partial.replace(out_path / _SUMMARY)
+    from kzoo.zoo.registry import write_json
+
+    write_json(out_path / _SUMMARY, summary)
 
 
 def _train(pairs, seconds, seed):

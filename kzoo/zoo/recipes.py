@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kzoo.config import SIZES, ModelConfig
+from kzoo.zoo.registry import write_text
 
 PRESETS = Path(__file__).with_name("presets")
 RECIPE_FILE = "recipe.toml"
@@ -611,10 +612,7 @@ class Recipe:
 
     def save(self, path):
         """Writes the recipe as TOML, beside and then there."""
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(to_toml(self.to_dict()), encoding="utf-8")
-        partial.replace(path)
+        write_text(Path(path), to_toml(self.to_dict()))
 
 
 def shipped():

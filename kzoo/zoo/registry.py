@@ -569,7 +569,7 @@ def update_preset(folder, **described):
             stacklevel=2,
         )
     else:
-        _write(path, text)
+        write_text(path, text)
     return preset
 
 
@@ -592,10 +592,11 @@ def _model_files(folder):
 
 def write_json(path, content):
     """Writes JSON for people; beside, then renamed."""
-    _write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _write(path, text):
+def write_text(path, text):
+    """Writes a file beside its place, then renames it."""
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_text(text, encoding="utf-8", newline="\n")

@@ -40,10 +40,9 @@ from kzoo.zoo.examples import (
     texts_of,
 )
 from kzoo.zoo.pretrained import from_preset
-from kzoo.zoo.recipes import RECIPE_FILE, RecipeError
-from kzoo.zoo.registry import TASKS
+from kzoo.zoo.recipes import RecipeError
+from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, write_json
 
-HISTORY_FILE, CURVE_FILE = "history.json", "curve.png"
 _WORK = "training"
 
 
@@ -111,7 +110,7 @@ class Run:
     @property
     def history(self):
         """The rows of the epochs so far, dicts."""
-        return json.loads((self.out / HISTORY_FILE).read_text(encoding="utf-8"))
+        return json.loads((self.out / HISTORY).read_text(encoding="utf-8"))
 
     # The folder.
 
@@ -136,9 +135,7 @@ class Run:
                     "name another folder."
                 )
         self._work.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(path, settings)
         self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
         done, epochs = self.epochs_done, self.recipe.training.epochs
         if done > epochs:
@@ -236,7 +233,7 @@ class Run:
             callbacks=[
                 *(scores if training.score_validation else []),
                 *callbacks,
-                EpochHistory(self.out / HISTORY_FILE),
+                EpochHistory(self.out / HISTORY),
                 *keeps,
                 # The last: what the checkpoint has seen, the others have, too.
                 self._checkpoint,
@@ -248,9 +245,9 @@ class Run:
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
         self.task.save_folder(self.out)
-        self.recipe.save(self.out / RECIPE_FILE)
+        self.recipe.save(self.out / RECIPE)
         curve = training_curve(self.history, title=self.recipe.name)
-        curve.savefig(self.out / CURVE_FILE)
+        curve.savefig(self.out / CURVE)
         return self.task
 
     def _compile(self):
