@@ -17,6 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Each imports only from those before it.
 CHAIN = (
     "config",
+    "files",
     "ops",
     "layers",
     "models",
@@ -28,10 +29,10 @@ CHAIN = (
 )
 # Beside the chain: what each may import. Tasks and what follows join them.
 BESIDE = {
-    "tokenizers": {"config"},
+    "tokenizers": {"config", "files"},
     "data": {"config", "tokenizers"},
-    "training": {"config"},
-    "plots": {"config"},
+    "training": {"config", "files"},
+    "plots": {"config", "files"},
     "families": {"config", "checkpoints"},
     "checkpoints": {"config"},
 }

@@ -173,7 +173,7 @@ def _zoo():
 
 
 def _write(out_path, summary):
-    from kzoo.zoo.registry import write_json
+    from kzoo.files import write_json
 
     write_json(out_path / _SUMMARY, summary)
 

@@ -94,6 +94,7 @@ def evaluate(
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
     load_keras()
     from kzoo.checkpoints.files import SAFETENSORS
+    from kzoo.files import write_json
     from kzoo.zoo.evaluation import evaluate as scores_of
     from kzoo.zoo.evaluation import evaluate_exports
     from kzoo.zoo.recipes import Recipe
@@ -104,7 +105,6 @@ def evaluate(
         TASKS,
         sha256,
         update_preset,
-        write_json,
     )
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
@@ -145,17 +145,18 @@ def evaluate(
 def _recipe_path(preset):
     """The preset's own recipe."""
     from kzoo.checkpoints.hub import local_folder
-    from kzoo.zoo.recipes import RECIPE_FILE, shipped
+    from kzoo.zoo.recipes import shipped
+    from kzoo.zoo.registry import RECIPE
 
     if not Path(preset).exists() and preset in shipped():
         return shipped()[preset]
     folder = preset
     if preset.startswith("hf://"):
-        folder = local_folder(preset, patterns=(RECIPE_FILE,), weights=False)
-    path = Path(folder) / RECIPE_FILE
+        folder = local_folder(preset, patterns=(RECIPE,), weights=False)
+    path = Path(folder) / RECIPE
     if not path.is_file():
         raise Failure(
-            f"{preset} has no {RECIPE_FILE}, which names the test sets. Expected a "
+            f"{preset} has no {RECIPE}, which names the test sets. Expected a "
             f"folder of `kzoo train`, or one of {', '.join(shipped())}; or give "
             "--recipe."
         )

@@ -14,6 +14,7 @@ from kzoo.cli.console import (
     one_line_errors,
     progress,
 )
+from kzoo.files import write_text
 
 
 def _number(help, name="N", **limits):
@@ -281,9 +282,4 @@ def _write(lines, output):
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    partial = output.with_name(f".{output.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(output, text)

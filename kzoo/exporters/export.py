@@ -10,12 +10,12 @@ import keras
 from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
-from kzoo.exporters.beside import beside, install
 from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import batches, together
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport, joined
+from kzoo.files import beside, install
 from kzoo.layers.lora import lora_merged
 
 # How many tokens `generate` adds to inputs of the user's. In a quantised artifact a

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kzoo.files import write_text
 from kzoo.plots.attention import by_layer, check_tokens
 
 _UNIT = 1000  # weights are written in thousandths
@@ -80,13 +81,7 @@ def attention_explorer(views, *, example=0, title="Attention", path=None):
     before, after = template.read_text(encoding="utf-8").split("{{DATA}}")
     page = before.replace("{{TITLE}}", html.escape(title)) + data + after
     if path is not None:
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            partial.write_text(page, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_text(Path(path), page)
     return ExplorerPage(page)
 
 

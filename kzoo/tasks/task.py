@@ -10,6 +10,7 @@ import keras
 from kzoo.checkpoints.engine import LoadReport
 from kzoo.checkpoints.files import open_file
 from kzoo.config import ModelConfig
+from kzoo.files import write_json
 from kzoo.generation import CompiledFunction
 from kzoo.layers.lora import lora_merged, merged_variables
 from kzoo.models.encoder_decoder import make_stacks
@@ -261,9 +262,7 @@ class Task(FineTunes, Model):
             self.tokenizer.save(folder)
         else:
             (folder / TOKENIZER_FILE).unlink(missing_ok=True)
-        partial = folder / (CONFIG_FILE + ".partial")
-        partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        partial.replace(folder / CONFIG_FILE)
+        write_json(folder / CONFIG_FILE, described)
 
     def export(self, path, format="tf_saved_model", **options):
         """Writes a verified artifact; see `kzoo.exporters.export`."""

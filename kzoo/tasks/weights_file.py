@@ -8,6 +8,7 @@ import numpy as np
 
 from kzoo.checkpoints import safetensors_file
 from kzoo.checkpoints.stored import copy, numpy_dtype
+from kzoo.files import replacing
 from kzoo.layers.blank import fill
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,12 +37,8 @@ def write_safetensors(path, variables, metadata=None, dtype=None):
             name: _rounded(name, tensor, numpy_dtype(dtype))
             for name, tensor in tensors.items()
         }
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with replacing(path) as partial:
         safetensors_file.write(partial, tensors, metadata or {})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _rounded(name, tensor, dtype):

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 from numpy.lib import format as npy_format
 
+from kzoo.files import write_json
+
 
 @keras.saving.register_keras_serializable(package="kzoo")
 class ResumableCheckpoint(keras.callbacks.Callback):
@@ -281,9 +283,7 @@ class EpochHistory(keras.callbacks.Callback):
         rows = [row for row in rows if row["epoch"] <= epoch]
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.path)
+        write_json(self.path, rows)
 
 
 # A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,

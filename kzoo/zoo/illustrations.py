@@ -3,6 +3,7 @@
 import numpy as np
 
 from kzoo import plots
+from kzoo.files import write_json
 from kzoo.models import AttentionRecorder
 from kzoo.tasks import Seq2SeqLM
 from kzoo.tasks.token_classifier import split_words
@@ -13,7 +14,6 @@ from kzoo.zoo.registry import (
     HISTORY,
     RECIPE,
     read_record,
-    write_json,
 )
 
 _TOKENS = 48  # the most of a side of a picture

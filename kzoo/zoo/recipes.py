@@ -37,10 +37,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kzoo.config import SIZES, ModelConfig
-from kzoo.zoo.registry import write_text
-
-PRESETS = Path(__file__).with_name("presets")
-RECIPE_FILE = "recipe.toml"
+from kzoo.files import write_text
+from kzoo.zoo.registry import RECIPE, SHIPPED
 
 Format = Literal["parallel", "columns", "tagged", "text", "running"]
 TokenizerKind = Literal["unigram", "bpe", "sentencepiece-bpe", "wordpiece", "character"]
@@ -617,7 +615,7 @@ class Recipe:
 
 def shipped():
     """Name to path of the recipes that kzoo brings along, sorted by name."""
-    paths = sorted(PRESETS.glob(f"*/{RECIPE_FILE}"))
+    paths = sorted(SHIPPED.glob(f"*/{RECIPE}"))
     return {path.parent.name: path for path in paths}
 
 

@@ -22,6 +22,7 @@ import kzoo
 from kzoo.checkpoints import hub, safetensors_file
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import Architecture, ModelConfig
+from kzoo.files import beside, install, write_json, write_text
 
 SHIPPED = Path(__file__).with_name("presets")
 MANIFEST, CARD = "preset.json", "README.md"
@@ -417,7 +418,6 @@ def save_preset(
         ValueError: a name that is none, or a weight that `dtype` cannot hold. Nothing
             is written.
     """
-    from kzoo.exporters.beside import beside, install
     from kzoo.tasks import load_task
     from kzoo.zoo.illustrations import illustrate
     from kzoo.zoo.pretrained import from_preset
@@ -588,18 +588,3 @@ def _model_files(folder):
         for pattern in (_CONFIG, SAFETENSORS, "tokenizer*")
         for path in folder.glob(pattern)
     ]
-
-
-def write_json(path, content):
-    """Writes JSON for people; beside, then renamed."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text(path, text):
-    """Writes a file beside its place, then renames it."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from kzoo import tasks
 from kzoo.data import RandomStretches, packed_blocks
+from kzoo.files import replacing, write_json
 from kzoo.plots import training_curve
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
 from kzoo.training import (
@@ -41,7 +42,7 @@ from kzoo.zoo.examples import (
 )
 from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RecipeError
-from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, write_json
+from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS
 
 _WORK = "training"
 
@@ -408,9 +409,8 @@ def _kept(path, make):
             arrays[f"{name}.ends"] = np.cumsum([len(row) for row in rows])
             rows = np.concatenate(rows)
         arrays[name] = np.asarray(rows)
-    partial = path.with_name("." + path.name)
-    np.savez(partial, **arrays)
-    partial.replace(path)
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)
     return features
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import kzoo
 from kzoo.config import Architecture, Norm, NormPosition, Positions
+from kzoo.exporters import ExportError
 from kzoo.tasks.exported import ExportsGeneration
 
 SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
@@ -81,3 +82,20 @@ def test_other_numbers_and_tokens_are_noticed(tmp_path):
         tokens = MATRIX.token_difference(task, run, "onnx", random)
         assert (forward > 0.01, tokens > 0.01) == (changed, changed)
         MATRIX.perturbed(task)
+
+
+@pytest.mark.parametrize("form", ["onnx text", "genai"])
+def test_forms_that_a_task_has_not_are_refused(tmp_path, form):
+    cells = {
+        c.task: c for c in CELLS if not MATRIX.has_form(MATRIX.TASKS[c.task], form)
+    }
+    assert "MaskedLM" in cells and "CausalLM" not in cells
+    for name, cell in cells.items():
+        with pytest.raises(ExportError, match=name):
+            MATRIX.check_form(cell, form, tmp_path)
+
+
+@pytest.mark.parametrize(("form", "least"), [("onnx text", 1e-8), ("onnx int8", 1e-3)])
+def test_a_form_is_as_near_as_its_numbers_are_fine(tmp_path, form, least):
+    cell = next(cell for cell in CELLS if cell.task == "TextClassifier")
+    assert least < MATRIX.check_form(cell, form, tmp_path) < 1e3 * least

@@ -1,9 +1,35 @@
 """Files are made beside their place and moved there when all is well."""
 
 import contextlib
+import json
 import shutil
 import tempfile
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A place beside a file; what is written there takes the file's place in the end.
+
+    When that fails, the file is as it was, and nothing is left beside it.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path, text):
+    """Writes text as UTF-8, wholly or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path, content):
+    """Writes JSON for people, wholly or not at all."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager

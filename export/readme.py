@@ -1,0 +1,165 @@
+"""Writes the README's tables from what was measured: presets, exports, comparisons.
+
+    python export/readme.py
+
+Each stands between `<!-- name -->` and `<!-- /name -->`. The first is of the presets'
+manifests; `matrix.py` wrote `results/matrix.json`, and the scripts of `benchmarks` the
+JSON in `benchmarks/results`, with machine and versions.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+
+from kzoo import tasks
+from kzoo.zoo.registry import list_presets
+
+EXPORT = Path(__file__).parent
+README = EXPORT.parent / "README.md"
+MATRIX = EXPORT / "results" / "matrix.json"
+BENCHMARKS = EXPORT / "benchmarks" / "results"
+# A column, and what `matrix.py` calls it.
+FORMS = {
+    "ONNX": "onnx",
+    "SavedModel": "tf_saved_model",
+    "text in ONNX": "onnx text",
+    "text in SavedModel": "tf_saved_model text",
+    "float16": "onnx float16",
+    "int8": "onnx int8",
+    "int4": "onnx int4",
+    "genai": "genai",
+}
+
+
+def table(rows):
+    """Markdown of rows of strings, the first one the head."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def presets():
+    """Every preset, with its main score, interval, and the licence of its data."""
+    rows = [["preset", "what it does", "task", "size", "score", "data's licence"]]
+    for preset in list_presets():
+        score, said = preset.score, "not measured"
+        if score is not None:
+            between = f" ({score.low:.4g} to {score.high:.4g})" if score.low else ""
+            measure = score.measure.replace("_", " ")
+            said = f"{measure} {score.value:.4g}{between} on `{score.test}`"
+        licence = preset.licence or "not stated"
+        rows.append(
+            [
+                f"[`{preset.name}`](kzoo/zoo/presets/{preset.name}/README.md)",
+                preset.title,
+                f"`{preset.task}`",
+                f"{preset.parameters / 1e6:.1f} M, {preset.bytes / 1e6:.1f} MB",
+                said,
+                licence + (" (research only)" if preset.research_only else ""),
+            ]
+        )
+    return table(rows)
+
+
+def matrix():
+    """For architecture and task, how many models each form was compared for."""
+    results = json.loads(MATRIX.read_text(encoding="utf-8"))
+    kinds = {
+        name: kind
+        for name in tasks.__all__
+        if hasattr(kind := getattr(tasks, name), "export_functions")
+    }
+    pairs = sorted(
+        (a, name) for name, kind in kinds.items() for a in kind.architectures
+    )
+    rows = [["variant", "task", *FORMS]]
+    for architecture, name in pairs:
+        row = [architecture.replace("_", "-"), f"`{name}`"]
+        for form in FORMS.values():
+            found = [
+                value
+                for cell, value in results.get(form, {}).items()
+                if cell.split()[:2] == [name, architecture]
+            ]
+            passed = sum(not isinstance(value, str) for value in found)
+            row.append(f"{passed} of {len(found)}" if found else "–")
+        rows.append(row)
+    largest = [
+        max(value for value in results[form].values() if not isinstance(value, str))
+        for form in ("onnx", "tf_saved_model")
+    ]
+    return (
+        f"{table(rows)}\n\nNumbers in the first two are at most {largest[0]:.0e} and "
+        f"{largest[1]:.0e} from Keras's."
+    )
+
+
+def comparisons():
+    """Geometric means over a benchmark's cells of how many times as fast kzoo is."""
+    machines, versions = set(), {}
+
+    def read(name):
+        found = json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
+        machine = found["machine"]
+        machines.add(f"{machine['cores']} cores of an {machine['cpu']}")
+        for each in found["versions"].values():
+            versions.update(each if isinstance(each, dict) else {})
+        return found
+
+    def mean(cells, peer, key="faster_by"):
+        return math.exp(sum(math.log(cell[key][peer]) for cell in cells) / len(cells))
+
+    rows = {}
+    generated = read("generate_two_threads")["geometric_means"]
+    for size, means in generated.items():
+        if size == "all":
+            continue
+        rows[f"generating with the ONNX file, {size} translator"] = means
+        rows[f"the same in 8 bits, {size}"] = {"ctranslate2": means["ctranslate2_int8"]}
+    for name in ("no XLA", "XLA"):
+        cells = read("keras_generate")["cells"]
+        cells = [cell for cell in cells if cell["cell"].split(",")[0] == name]
+        rows[f"`generate` in Keras, {name}"] = {"keras-hub": mean(cells, "keras-hub")}
+    for cell in read("fit")["cells"]:
+        size, mode = cell["cell"].split(", ")
+        if mode == "default":
+            rows[f"`fit`, {size} translator"] = cell["kzoo_is_faster_by"]
+    for name, what in (("encoder", "an encoder of 6 layers"), ("minilm", "MiniLM")):
+        cells = read(name)["cells"]
+        rows[f"{what}, the ONNX file"] = {"torch": mean(cells, "torch")}
+    loaded = [{"faster_by": {"": c["faster_by"]}} for c in read("load")["cells"]]
+    rows["loading a checkpoint"] = {"keras-hub": mean(loaded, "")}
+
+    peers = ("ctranslate2", "transformers", "keras-hub", "torch")
+    lines = [["", *(f"× {peer}" for peer in peers)]]
+    for what, ratios in rows.items():
+        found = {name.replace("_", "-"): ratio for name, ratio in ratios.items()}
+        ratios = (f"{found[peer]:.2f}" if peer in found else "" for peer in peers)
+        lines.append([what, *ratios])
+    wanted = ("tensorflow", "keras", "onnxruntime", *peers)
+    said = ", ".join(f"{name} {versions[name]}" for name in wanted if name in versions)
+    where = "; ".join(sorted(machines))
+    return f"{table(lines)}\n\nMeasured on {where}, with {said}."
+
+
+SECTIONS = {"presets": presets, "matrix": matrix, "comparisons": comparisons}
+
+
+def written(text):
+    """The README with its tables made anew."""
+    for name, make in SECTIONS.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+        made = f"\n{make()}\n\n"
+        text, number = re.subn(
+            pattern, lambda m, made=made: m[1] + made + m[2], text, flags=re.DOTALL
+        )
+        if number != 1:
+            raise SystemExit(
+                f"{README.name}: expected <!-- {name} --> and <!-- /{name} --> once. "
+                f"Received: {number} times."
+            )
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
