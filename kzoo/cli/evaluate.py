@@ -24,7 +24,8 @@ Score a model on the test sets of its recipe.
 
 Every measure comes with a 95 % confidence interval of a bootstrap; BLEU and chrF are
 sacrebleu's, with its signatures. The scores are printed, and written as scores.json
-into the model's folder.
+into the model's folder. The status is 1 where the main score lies outside of the
+interval that the recipe states.
 
 [bold]Examples[/bold]
 
@@ -124,8 +125,6 @@ def evaluate(
     out.print(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
-    if recipe.evaluation.interval:
-        _compare(recipe, scores)
     if exports:
         with progress("Exporting and scoring every form"):
             records[own / EXPORTS] = evaluate_exports(task, recipe, folder)
@@ -140,6 +139,8 @@ def evaluate(
         update_preset(own)
     for path in records:
         note(f"Scores: {path}")
+    if recipe.evaluation.interval:
+        _check(recipe, scores)
 
 
 def _recipe_path(preset):
@@ -211,12 +212,14 @@ def _number(value):
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
-def _compare(recipe, scores):
-    """Whether the main score lies where the recipe says."""
+def _check(recipe, scores):
+    """Ends with status 1 where the main score is not what the recipe says."""
     if "main" not in scores:
         return
     test, measure = scores["main"]
     low, high = recipe.evaluation.interval
     value = scores["tests"][test]["measures"][measure]["value"]
-    inside = "inside" if low <= value <= high else "outside"
-    note(f"{measure} on {test} is {inside} the recipe's interval, {low} to {high}.")
+    said = f"the recipe's interval, {low} to {high}."
+    if not low <= value <= high:
+        raise Failure(f"{measure} on {test} is {value:.4g}, outside {said}", code=1)
+    note(f"{measure} on {test} is inside {said}")

@@ -140,6 +140,14 @@ def test_a_recipe_trains_and_is_scored(run, prepared, tmp_path, name):
     assert f"{measure} on {test} is inside the recipe's interval" in scored.stderr
     assert scores["command"] == f"kzoo evaluate {name} --data data"
 
+    if recipe.task == "sentence_embedder":  # what no model reaches
+        evaluation = dataclasses.replace(recipe.evaluation, interval=(2.0, 3.0))
+        dataclasses.replace(recipe, evaluation=evaluation).save(tmp_path / "high.toml")
+        high = ("--recipe", tmp_path / "high.toml", "--data", tmp_path / "data")
+        missed = run("evaluate", tmp_path / "out", *high)
+        assert missed.exit_code == 1
+        assert "outside the recipe's interval, 2.0 to 3.0" in missed.stderr
+
 
 def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tmp_path):
     # Splits are drawn, words dropped, epochs averaged: all of it goes on as it was.
