@@ -16,7 +16,6 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUALITIES = [("a good", 1), ("a fine", 1), ("a bad", 0), ("a dull", 0)]
 
 
 def read(path):
@@ -54,9 +53,6 @@ def draw_all():
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # What 03 reads instead of the reviews that it downloads.
-    lines = [f"{a} {b} film\t{c}" for a, c in QUALITIES for b in ("old", "new")]
-    Path("reviews.tsv").write_text("\n".join(20 * lines), "utf-8")
     names = {}
     with matplotlib.rc_context():
         for cell in code_cells(read(path)):
