@@ -215,7 +215,8 @@ def _run(target, requests, offered, report):
         size = sum(f.stat().st_size for f in Path(target).rglob("*") if f.is_file())
         problem = _asked(
             _START + len(requests) * (_REQUEST + _MEGABYTE * size / 2**20),
-            folder=str(target),
+            # That process may have another working directory by now.
+            folder=str(Path(target).absolute()),
             asked=str(asked),
             answered=str(answered),
             modules=modules,

@@ -65,7 +65,8 @@ def test_running_text_is_held_out_at_its_end_to_the_character(tmp_path):
 def test_texts_are_cut_and_labels_are_classes(tmp_path):
     rows = [f"{i % 2}\tx\tx\tx\tone<br />two three{i}\n" for i in range(20)]
     (tmp_path / "train.tsv.gz").write_text("".join(rows))
-    recipe = recipe_of("imdb-sentiment", data={"last_words": 2})
+    hold_out = HoldOut(validation=0.1, by="end")
+    recipe = recipe_of("imdb-sentiment", data=dict(last_words=2, hold_out=hold_out))
     train, held_out = read_training(recipe, tmp_path)
     assert (len(train), len(held_out)) == (18, 2)
     x, y = inputs_and_targets(recipe, train)
