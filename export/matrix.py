@@ -41,6 +41,7 @@ FORMS = {
 }
 SIZE = dict(vocabulary_size=17, num_layers=1, hidden_dim=8, num_heads=2,
             intermediate_dim=12, mask_token_id=3)  # fmt: skip
+TEXT_SIZE = dict(num_layers=1, hidden_dim=32, num_heads=2, intermediate_dim=64)
 LENGTH, NEW_TOKENS, TOLERANCE = 6, 3, 1e-4
 RESULTS = Path(__file__).parent / "results" / "matrix.json"
 
@@ -59,11 +60,13 @@ class Cell(NamedTuple):
     norm: str
     norm_position: str
 
-    def build(self):
-        """The model, perturbed."""
-        own = dict(OWN.get(self.task, {}), **self._asdict())
+    def build(self, tokenizer=None):
+        """The model, perturbed; with a tokenizer it is wider."""
+        own = {**OWN.get(self.task, {}), **self._asdict()}
+        size = SIZE if tokenizer is None else TEXT_SIZE
         keras.utils.set_random_seed(0)
-        return perturbed(TASKS[own.pop("task")].from_size("tiny", **SIZE, **own))
+        kind = TASKS[own.pop("task")]
+        return perturbed(kind.from_size("tiny", tokenizer, **size, **own))
 
 
 def has_form(kind, form):
@@ -227,25 +230,16 @@ def check_cell(cell, format, folder):
     return check(cell.build(), format, folder)
 
 
-def with_tokenizer(cell):
-    """A cell's model, with a tokenizer that is exact in a graph."""
-    texts = ["a man rides a bike", "two dogs play in the snow", "the quick brown fox"]
-    options = dict(algorithm="wordpiece", mask_token=cell.task == "MaskedLM")
-    tokenizer = FastTokenizer.train(texts, 60, **options)
-    own = {**OWN.get(cell.task, {}), **cell._asdict()}
-    size = dict(num_layers=1, hidden_dim=32, num_heads=2, intermediate_dim=64)
-    keras.utils.set_random_seed(0)
-    kind = TASKS[own.pop("task")]
-    return perturbed(kind.from_size("tiny", tokenizer, **size, **own))
-
-
 def check_form(cell, form, folder):
     """The largest difference from Keras, of which small weights are the most.
 
     Raises:
         ExportError: its verification failed.
     """
-    report = with_tokenizer(cell).export(folder / "model", **FORMS[form])
+    texts = ["a man rides a bike", "two dogs play in the snow", "the quick brown fox"]
+    options = dict(algorithm="wordpiece", mask_token=cell.task == "MaskedLM")
+    task = cell.build(FastTokenizer.train(texts, 60, **options))
+    report = task.export(folder / "model", **FORMS[form])
     return max((check.get("difference", 0.0) for check in report.checks), default=0.0)
 
 

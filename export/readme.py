@@ -8,11 +8,10 @@ JSON in `benchmarks/results`, with machine and versions.
 """
 
 import json
-import math
 import re
+import statistics
 from pathlib import Path
 
-from kzoo import tasks
 from kzoo.zoo.registry import list_presets
 
 EXPORT = Path(__file__).parent
@@ -64,16 +63,9 @@ def presets():
 def matrix():
     """For architecture and task, how many models each form was compared for."""
     results = json.loads(MATRIX.read_text(encoding="utf-8"))
-    kinds = {
-        name: kind
-        for name in tasks.__all__
-        if hasattr(kind := getattr(tasks, name), "export_functions")
-    }
-    pairs = sorted(
-        (a, name) for name, kind in kinds.items() for a in kind.architectures
-    )
+    pairs = {tuple(cell.split()[:2]) for cells in results.values() for cell in cells}
     rows = [["variant", "task", *FORMS]]
-    for architecture, name in pairs:
+    for name, architecture in sorted(pairs, key=lambda pair: pair[::-1]):
         row = [architecture.replace("_", "-"), f"`{name}`"]
         for form in FORMS.values():
             found = [
@@ -106,8 +98,8 @@ def comparisons():
             versions.update(each if isinstance(each, dict) else {})
         return found
 
-    def mean(cells, peer, key="faster_by"):
-        return math.exp(sum(math.log(cell[key][peer]) for cell in cells) / len(cells))
+    def mean(cells, peer):
+        return statistics.geometric_mean(cell["faster_by"][peer] for cell in cells)
 
     rows = {}
     generated = read("generate_two_threads")["geometric_means"]
@@ -116,9 +108,9 @@ def comparisons():
             continue
         rows[f"generating with the ONNX file, {size} translator"] = means
         rows[f"the same in 8 bits, {size}"] = {"ctranslate2": means["ctranslate2_int8"]}
+    generate = read("keras_generate")["cells"]
     for name in ("no XLA", "XLA"):
-        cells = read("keras_generate")["cells"]
-        cells = [cell for cell in cells if cell["cell"].split(",")[0] == name]
+        cells = [cell for cell in generate if cell["cell"].split(",")[0] == name]
         rows[f"`generate` in Keras, {name}"] = {"keras-hub": mean(cells, "keras-hub")}
     for cell in read("fit")["cells"]:
         size, mode = cell["cell"].split(", ")
@@ -127,8 +119,8 @@ def comparisons():
     for name, what in (("encoder", "an encoder of 6 layers"), ("minilm", "MiniLM")):
         cells = read(name)["cells"]
         rows[f"{what}, the ONNX file"] = {"torch": mean(cells, "torch")}
-    loaded = [{"faster_by": {"": c["faster_by"]}} for c in read("load")["cells"]]
-    rows["loading a checkpoint"] = {"keras-hub": mean(loaded, "")}
+    loading = statistics.geometric_mean(c["faster_by"] for c in read("load")["cells"])
+    rows["loading a checkpoint"] = {"keras-hub": loading}
 
     peers = ("ctranslate2", "transformers", "keras-hub", "torch")
     lines = [["", *(f"× {peer}" for peer in peers)]]

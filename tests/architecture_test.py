@@ -29,7 +29,7 @@ CHAIN = (
 )
 # Beside the chain: what each may import. Tasks and what follows join them.
 BESIDE = {
-    "tokenizers": {"config", "files"},
+    "tokenizers": {"config"},
     "data": {"config", "tokenizers"},
     "training": {"config", "files"},
     "plots": {"config", "files"},

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from kzoo.cli.console import (
+    FAILED,
     Failure,
     help_text,
     load_keras,
@@ -221,5 +222,5 @@ def _check(recipe, scores):
     value = scores["tests"][test]["measures"][measure]["value"]
     said = f"the recipe's interval, {low} to {high}."
     if not low <= value <= high:
-        raise Failure(f"{measure} on {test} is {value:.4g}, outside {said}", code=1)
+        raise Failure(f"{measure} on {test} is {value:.4g}, outside {said}", FAILED)
     note(f"{measure} on {test} is inside {said}")
