@@ -41,7 +41,8 @@ class Key:
     Args:
         name: of the key.
         field: that it gives; several, separated by spaces, are given the same.
-        default: where the key is left out; by default it must be there.
+        default: where the key is left out; by default it must be there. A function of
+            all keys gives it where the key is `None`, too.
         values: from the key's values to the field's, where these differ.
     """
 
@@ -58,6 +59,8 @@ class Key:
     def read(self, keys):
         """Fields of keys."""
         value = keys.get(self.name, self.default)
+        if callable(self.default) and value in (None, self.default):
+            value = self.default(keys)
         if value is REQUIRED:
             raise Unsupported(f"config.json lacks {self.name!r}, which is needed.")
         if self.values is not None:

@@ -453,7 +453,9 @@ def _defaults(rules):
     return {
         rule.name: rule.default
         for rule in rules
-        if isinstance(rule, Key) and rule.default is not REQUIRED
+        if isinstance(rule, Key)
+        and rule.default is not REQUIRED
+        and not callable(rule.default)
     }
 
 

@@ -1,13 +1,11 @@
 """ALBERT (Lan et al., 2020, https://arxiv.org/abs/1909.11942)."""
 
 from kzoo.checkpoints.hf_config import Key, Only, Rule, special_ids
-from kzoo.checkpoints.table import Family, Head, Raw
-from kzoo.families.bert import BERT, BIASES, FIXED, HEAD_ACTIVATION, POOLED, rules
+from kzoo.checkpoints.naming import encoder_heads, layers
+from kzoo.checkpoints.table import Family
+from kzoo.families.bert import BERT, FIXED, HEAD_ACTIVATION, rules
 
-LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
-ATTENTION = "encoder/layer_{i}/self_attention"
 TABLES = {k: v for k, v in BERT.modules.items() if v.startswith("embeddings.")}
-HEAD_DROPOUT = Key("classifier_dropout_prob", "head_dropout", 0.1)
 GROUPS = Rule(
     ("num_hidden_groups", "num_hidden_layers"),
     lambda keys: {
@@ -35,44 +33,23 @@ ALBERT = Family(
     modules={
         **TABLES,
         "encoder/embedding_projection": "encoder.embedding_hidden_mapping_in",
-        f"{ATTENTION}/query": f"{LAYER}.attention.query",
-        f"{ATTENTION}/key": f"{LAYER}.attention.key",
-        f"{ATTENTION}/value": f"{LAYER}.attention.value",
-        f"{ATTENTION}/output": f"{LAYER}.attention.dense",
-        f"{ATTENTION}_norm": f"{LAYER}.attention.LayerNorm",
-        "encoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.ffn",
-        "encoder/layer_{i}/feed_forward/output": f"{LAYER}.ffn_output",
-        "encoder/layer_{i}/feed_forward_norm": f"{LAYER}.full_layer_layer_norm",
+        **layers(
+            "encoder",
+            "encoder.albert_layer_groups.{i}.albert_layers.0",
+            self_attention="attention.{query,key,value,dense}",
+            self_attention_norm="attention.LayerNorm",
+            feed_forward="ffn ffn_output",
+            feed_forward_norm="full_layer_layer_norm",
+        ),
     },
-    heads={
-        "MaskedLM": Head(
-            "AlbertForMaskedLM",
-            {
-                "head/hidden": "predictions.dense",
-                "head/norm": "predictions.LayerNorm",
-                "head/output": "predictions.decoder",
-                "head/output/bias": Raw("predictions.bias"),
-            },
-            BIASES,
-            (HEAD_ACTIVATION,),
-            duplicates={"predictions.decoder.bias": "predictions.bias"},
-        ),
-        "TextClassifier": Head(
-            "AlbertForSequenceClassification",
-            {"head/hidden": "^pooler", "head/output": "classifier"},
-            POOLED,
-            (HEAD_DROPOUT,),
-        ),
-        "TokenClassifier": Head(
-            "AlbertForTokenClassification",
-            {"head/output": "classifier"},
-            rules=(HEAD_DROPOUT,),
-        ),
-        "QuestionAnswering": Head(
-            "AlbertForQuestionAnswering", {"head/output": "qa_outputs"}
-        ),
-        "SentenceEmbedder": Head("AlbertModel"),
-    },
+    heads=encoder_heads(
+        "Albert",
+        "predictions.{dense,LayerNorm,decoder}",
+        bias="predictions.bias",
+        rules=(HEAD_ACTIVATION,),
+        pooler="^pooler",
+        dropout=Key("classifier_dropout_prob", "head_dropout", 0.1),
+    ),
     prefix="albert.",
     irrelevant={  # of the first release's code; transformers reads none of them
         "down_scale_factor",

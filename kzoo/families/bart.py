@@ -7,26 +7,24 @@ import dataclasses
 import math
 
 from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
+from kzoo.checkpoints.naming import layers
 from kzoo.checkpoints.table import Choice, Family, Head, Raw
 
 STACKS = ("encoder", "decoder")
-ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-PARTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-NORMS = {
-    **{f"{own}_norm": f"{theirs}_layer_norm" for own, theirs in ATTENTIONS.items()},
-    "feed_forward_norm": "final_layer_norm",
-}
-FEED_FORWARD = {"feed_forward/intermediate": "fc1", "feed_forward/output": "fc2"}
-LAYER = {
-    f"{attention}/{part}": f"{names}.{name}"
-    for attention, names in ATTENTIONS.items()
-    for part, name in PARTS.items()
-} | {**NORMS, **FEED_FORWARD}
+BLOCK = dict(
+    self_attention_norm="self_attn_layer_norm",
+    self_attention="self_attn.{q,k,v,out}_proj",
+    feed_forward_norm="final_layer_norm",
+    feed_forward="fc1 fc2",
+)
+CROSS = dict(
+    cross_attention_norm="encoder_attn_layer_norm",
+    cross_attention="encoder_attn.{q,k,v,out}_proj",
+)
 STACK = {
     "position_embedding": "embed_positions",
     "embedding_norm": "layernorm_embedding",
     "final_norm": "layer_norm",
-    **{f"layer_{{i}}/{own}": f"layers.{{i}}.{name}" for own, name in LAYER.items()},
 }
 
 
@@ -99,6 +97,8 @@ BART = Family(
         ),
         "decoder/token_embedding": "decoder.embed_tokens",
         **{f"{s}/{own}": f"{s}.{name}" for s in STACKS for own, name in STACK.items()},
+        **layers("encoder", "encoder.layers.{i}", **BLOCK),
+        **layers("decoder", "decoder.layers.{i}", **BLOCK, **CROSS),
     },
     heads={
         "Seq2SeqLM": Head(

@@ -1,22 +1,9 @@
 """BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), also MiniLM."""
 
-from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
-from kzoo.checkpoints.table import Family, Head, Raw
+from kzoo.checkpoints.hf_config import Key, Only, activation, special_ids
+from kzoo.checkpoints.naming import encoder_heads, layers
+from kzoo.checkpoints.table import Family
 
-LAYER = "encoder.layer.{i}"
-ATTENTION = "encoder/layer_{i}/self_attention"
-POOLER = {"head/hidden": "^pooler.dense"}
-POOLED = {"pooling": "cls", "hidden_activation": "tanh", "hidden_bias": True}
-HEAD_DROPOUT = Rule(
-    ("classifier_dropout",),
-    lambda keys: {
-        "head_dropout": keys.get("hidden_dropout_prob", 0.1)
-        if keys.get("classifier_dropout") is None
-        else keys["classifier_dropout"]
-    },
-    lambda field_of: {"classifier_dropout": field_of("head_dropout")},
-)
-BIASES = {"hidden_bias": True, "output_bias": True}
 # The head's activation is that of the stack.
 HEAD_ACTIVATION = activation("hidden_act", "gelu", "hidden_activation")
 
@@ -62,44 +49,21 @@ BERT = Family(
         "encoder/position_embedding": "embeddings.position_embeddings",
         "encoder/segment_embedding": "embeddings.token_type_embeddings",
         "encoder/embedding_norm": "embeddings.LayerNorm",
-        f"{ATTENTION}/query": f"{LAYER}.attention.self.query",
-        f"{ATTENTION}/key": f"{LAYER}.attention.self.key",
-        f"{ATTENTION}/value": f"{LAYER}.attention.self.value",
-        f"{ATTENTION}/output": f"{LAYER}.attention.output.dense",
-        f"{ATTENTION}_norm": f"{LAYER}.attention.output.LayerNorm",
-        "encoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.intermediate.dense",
-        "encoder/layer_{i}/feed_forward/output": f"{LAYER}.output.dense",
-        "encoder/layer_{i}/feed_forward_norm": f"{LAYER}.output.LayerNorm",
+        **layers(
+            "encoder",
+            "encoder.layer.{i}",
+            self_attention="attention.self.{query,key,value} attention.output.dense",
+            self_attention_norm="attention.output.LayerNorm",
+            feed_forward="intermediate.dense output.dense",
+            feed_forward_norm="output.LayerNorm",
+        ),
     },
-    heads={
-        "MaskedLM": Head(
-            "BertForMaskedLM",
-            {
-                "head/hidden": "cls.predictions.transform.dense",
-                "head/norm": "cls.predictions.transform.LayerNorm",
-                "head/output": "cls.predictions.decoder",
-                "head/output/bias": Raw("cls.predictions.bias"),
-            },
-            BIASES,
-            (HEAD_ACTIVATION,),
-            duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
-        ),
-        "TextClassifier": Head(
-            "BertForSequenceClassification",
-            {**POOLER, "head/output": "classifier"},
-            POOLED,
-            (HEAD_DROPOUT,),
-        ),
-        "TokenClassifier": Head(
-            "BertForTokenClassification",
-            {"head/output": "classifier"},
-            rules=(HEAD_DROPOUT,),
-        ),
-        "QuestionAnswering": Head(
-            "BertForQuestionAnswering", {"head/output": "qa_outputs"}
-        ),
-        "SentenceEmbedder": Head("BertModel"),
-    },
+    heads=encoder_heads(
+        "Bert",
+        "cls.predictions.transform.{dense,LayerNorm} cls.predictions.decoder",
+        bias="cls.predictions.bias",
+        rules=(HEAD_ACTIVATION,),
+    ),
     prefix="bert.",
     tokenizer="wordpiece",
     irrelevant={  # of the first release's code; transformers reads none of them

@@ -1,11 +1,29 @@
 """DistilBERT (Sanh et al., 2019, https://arxiv.org/abs/1910.01108)."""
 
-from kzoo.checkpoints.hf_config import Key, Rule, activation, special_ids
-from kzoo.checkpoints.table import Family, Head
-from kzoo.families.bert import BIASES, FIXED
+from dataclasses import replace
 
-LAYER = "transformer.layer.{i}"
-ATTENTION = "encoder/layer_{i}/self_attention"
+from kzoo.checkpoints.hf_config import Key, Rule, activation, special_ids
+from kzoo.checkpoints.naming import encoder_heads, layers
+from kzoo.checkpoints.table import Family
+from kzoo.families.bert import FIXED
+
+HEADS = encoder_heads(
+    "DistilBert",
+    "vocab_transform vocab_layer_norm vocab_projector",
+    rules=(activation("activation", "gelu", "hidden_activation"),),
+    pooler="pre_classifier",
+    pooled={"hidden_activation": "relu"},
+    dropout=Key("seq_classif_dropout", "head_dropout", 0.2),
+)
+DROPOUTS = {
+    "TokenClassifier": Rule(  # the stack's
+        ("dropout",),
+        lambda keys: {"head_dropout": keys.get("dropout", 0.1)},
+        lambda field_of: {},
+    ),
+    "QuestionAnswering": Key("qa_dropout", "head_dropout", 0.1),
+}
+HEADS |= {task: replace(HEADS[task], rules=(rule,)) for task, rule in DROPOUTS.items()}
 
 DISTILBERT = Family(
     model_type="distilbert",
@@ -29,50 +47,16 @@ DISTILBERT = Family(
         "encoder/token_embedding": "embeddings.word_embeddings",
         "encoder/position_embedding": "embeddings.position_embeddings",
         "encoder/embedding_norm": "embeddings.LayerNorm",
-        f"{ATTENTION}/query": f"{LAYER}.attention.q_lin",
-        f"{ATTENTION}/key": f"{LAYER}.attention.k_lin",
-        f"{ATTENTION}/value": f"{LAYER}.attention.v_lin",
-        f"{ATTENTION}/output": f"{LAYER}.attention.out_lin",
-        f"{ATTENTION}_norm": f"{LAYER}.sa_layer_norm",
-        "encoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.ffn.lin1",
-        "encoder/layer_{i}/feed_forward/output": f"{LAYER}.ffn.lin2",
-        "encoder/layer_{i}/feed_forward_norm": f"{LAYER}.output_layer_norm",
+        **layers(
+            "encoder",
+            "transformer.layer.{i}",
+            self_attention="attention.{q,k,v,out}_lin",
+            self_attention_norm="sa_layer_norm",
+            feed_forward="ffn.lin1 ffn.lin2",
+            feed_forward_norm="output_layer_norm",
+        ),
     },
-    heads={
-        "MaskedLM": Head(
-            "DistilBertForMaskedLM",
-            {
-                "head/hidden": "vocab_transform",
-                "head/norm": "vocab_layer_norm",
-                "head/output": "vocab_projector",
-            },
-            BIASES,
-            (activation("activation", "gelu", "hidden_activation"),),
-        ),
-        "TextClassifier": Head(
-            "DistilBertForSequenceClassification",
-            {"head/hidden": "pre_classifier", "head/output": "classifier"},
-            {"pooling": "cls", "hidden_activation": "relu", "hidden_bias": True},
-            (Key("seq_classif_dropout", "head_dropout", 0.2),),
-        ),
-        "TokenClassifier": Head(
-            "DistilBertForTokenClassification",
-            {"head/output": "classifier"},
-            rules=(
-                Rule(  # the stack's
-                    ("dropout",),
-                    lambda keys: {"head_dropout": keys.get("dropout", 0.1)},
-                    lambda field_of: {},
-                ),
-            ),
-        ),
-        "QuestionAnswering": Head(
-            "DistilBertForQuestionAnswering",
-            {"head/output": "qa_outputs"},
-            rules=(Key("qa_dropout", "head_dropout", 0.1),),
-        ),
-        "SentenceEmbedder": Head("DistilBertModel"),
-    },
+    heads=HEADS,
     prefix="distilbert.",
     tokenizer="wordpiece",
     irrelevant={

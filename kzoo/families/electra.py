@@ -5,8 +5,9 @@ the discriminator's own head, which is trained to find replaced tokens, kzoo has
 """
 
 from kzoo.checkpoints.hf_config import Key, Rule, special_ids
-from kzoo.checkpoints.table import Family, Head
-from kzoo.families.bert import BERT, BIASES, FIXED, HEAD_DROPOUT, POOLED, rules
+from kzoo.checkpoints.naming import encoder_heads
+from kzoo.checkpoints.table import Family
+from kzoo.families.bert import BERT, FIXED, rules
 
 
 def _embedding_dim(keys):
@@ -31,32 +32,14 @@ ELECTRA = Family(
         special_ids(pad=0, start=101, end=102, mask=103),
     ),
     modules={**BERT.modules, "encoder/embedding_projection": "embeddings_project"},
-    heads={
-        "MaskedLM": Head(
-            "ElectraForMaskedLM",
-            {
-                "head/hidden": "generator_predictions.dense",
-                "head/norm": "generator_predictions.LayerNorm",
-                "head/output": "generator_lm_head",
-            },
-            {"hidden_activation": "gelu", **BIASES},
-        ),
-        "TextClassifier": Head(
-            "ElectraForSequenceClassification",
-            {"head/hidden": "classifier.dense", "head/output": "classifier.out_proj"},
-            {**POOLED, "hidden_activation": "gelu"},
-            (HEAD_DROPOUT,),
-        ),
-        "TokenClassifier": Head(
-            "ElectraForTokenClassification",
-            {"head/output": "classifier"},
-            rules=(HEAD_DROPOUT,),
-        ),
-        "QuestionAnswering": Head(
-            "ElectraForQuestionAnswering", {"head/output": "qa_outputs"}
-        ),
-        "SentenceEmbedder": Head("ElectraModel"),
-    },
+    heads=encoder_heads(
+        "Electra",
+        "generator_predictions.{dense,LayerNorm} generator_lm_head",
+        options={"hidden_activation": "gelu"},
+        pooler="classifier.dense",
+        classifier="classifier.out_proj",
+        pooled={"hidden_activation": "gelu"},
+    ),
     prefix="electra.",
     tokenizer="wordpiece",
     irrelevant={  # of multiple choice

@@ -11,9 +11,8 @@ from kzoo.checkpoints.hf_config import (
     special_ids,
     window,
 )
-from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
-
-FEED_FORWARD = "decoder/layer_{i}/feed_forward"
+from kzoo.checkpoints.naming import decoder_heads, layers
+from kzoo.families.llama import LLAMA, RULES
 
 
 def every(number):
@@ -76,11 +75,15 @@ GEMMA2 = replace(
     ),
     modules={
         **LLAMA.modules,
-        f"{ATTENTION}_output_norm": f"{LAYER}.post_attention_layernorm",
-        f"{FEED_FORWARD}_norm": f"{LAYER}.pre_feedforward_layernorm",
-        f"{FEED_FORWARD}_output_norm": f"{LAYER}.post_feedforward_layernorm",
+        **layers(
+            "decoder",
+            "layers.{i}",
+            self_attention_output_norm="post_attention_layernorm",
+            feed_forward_norm="pre_feedforward_layernorm",
+            feed_forward_output_norm="post_feedforward_layernorm",
+        ),
     },
-    heads=heads("Gemma2"),
+    heads=decoder_heads("Gemma2"),
     irrelevant={"hidden_act"},  # the class reads hidden_activation
 )
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from kzoo.checkpoints.hf_config import Key, Only, ropes_of_types, window
+from kzoo.checkpoints.naming import decoder_heads
 from kzoo.families.gemma2 import GEMMA2, SHARED, every
-from kzoo.families.llama import ATTENTION, LAYER, heads
+from kzoo.families.llama import QUERY_KEY_NORMS
 
 GEMMA3 = replace(
     GEMMA2,
@@ -25,12 +26,8 @@ GEMMA3 = replace(
             sliding=("rope_local_base_freq", 1e4),
         ),
     ),
-    modules={
-        **GEMMA2.modules,
-        f"{ATTENTION}/query_norm": f"{LAYER}.self_attn.q_norm",
-        f"{ATTENTION}/key_norm": f"{LAYER}.self_attn.k_norm",
-    },
-    heads=heads("Gemma3", "Gemma3Text"),
+    modules={**GEMMA2.modules, **QUERY_KEY_NORMS},
+    heads=decoder_heads("Gemma3", "Gemma3Text"),
     irrelevant={"_sliding_window_pattern"},  # layer_types says it
 )
 

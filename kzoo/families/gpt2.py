@@ -1,19 +1,8 @@
 """GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask ...")."""
 
-from dataclasses import replace
-
-from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
-from kzoo.checkpoints.table import Family, Head
-from kzoo.families.llama import SCORE
-
-LAYER = "h.{i}"
-ATTENTION = "decoder/layer_{i}/self_attention"
-
-INNER = Rule(  # left out, or None: four times the width
-    ("n_inner", "n_embd"),
-    lambda keys: {"intermediate_dim": keys.get("n_inner") or 4 * keys["n_embd"]},
-    lambda field_of: {"n_inner": field_of("intermediate_dim")},
-)
+from kzoo.checkpoints.hf_config import Key, Only, activation, special_ids
+from kzoo.checkpoints.naming import decoder_heads, layers
+from kzoo.checkpoints.table import Family
 
 GPT2 = Family(
     model_type="gpt2",
@@ -24,7 +13,7 @@ GPT2 = Family(
         Key("n_embd", "hidden_dim", 768),
         Key("n_layer", "num_layers", 12),
         Key("n_head", "num_heads", 12),
-        INNER,
+        Key("n_inner", "intermediate_dim", lambda keys: 4 * keys["n_embd"]),
         activation("activation_function", "gelu_new"),
         Key("resid_pdrop", "dropout", 0.1),
         Key("attn_pdrop", "attention_dropout", 0.1),
@@ -39,21 +28,17 @@ GPT2 = Family(
     modules={
         "decoder/token_embedding": "wte",
         "decoder/position_embedding": "wpe",
-        f"{ATTENTION}_norm": f"{LAYER}.ln_1",
-        f"{ATTENTION}/query": f"{LAYER}.attn.c_attn",
-        f"{ATTENTION}/key": f"{LAYER}.attn.c_attn",
-        f"{ATTENTION}/value": f"{LAYER}.attn.c_attn",
-        f"{ATTENTION}/output": f"{LAYER}.attn.c_proj",
-        "decoder/layer_{i}/feed_forward_norm": f"{LAYER}.ln_2",
-        "decoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.mlp.c_fc",
-        "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.c_proj",
+        **layers(
+            "decoder",
+            "h.{i}",
+            self_attention_norm="ln_1",
+            self_attention="attn.{c_attn,c_attn,c_attn,c_proj}",
+            feed_forward_norm="ln_2",
+            feed_forward="mlp.{c_fc,c_proj}",
+        ),
         "decoder/final_norm": "ln_f",
     },
-    heads={
-        "CausalLM": Head("GPT2LMHeadModel", {"head": "lm_head"}),
-        "TextClassifier": replace(SCORE, architecture="GPT2ForSequenceClassification"),
-        "SentenceEmbedder": Head("GPT2Model", options={"pooling": "last"}),
-    },
+    heads=decoder_heads("GPT2", language_model="GPT2LMHeadModel"),
     prefix="transformer.",
     tokenizer="byte_bpe",
     irrelevant={

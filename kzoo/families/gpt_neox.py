@@ -1,14 +1,10 @@
 """GPT-NeoX (https://arxiv.org/abs/2204.06745), also Pythia."""
 
-from dataclasses import replace
-
 from kzoo.checkpoints.hf_config import Key, activation, rotary, special_ids
-from kzoo.checkpoints.table import ByHead, Family, Head
-from kzoo.families.llama import SCORE
+from kzoo.checkpoints.naming import decoder_heads, layers
+from kzoo.checkpoints.table import ByHead, Family
 
-LAYER = "layers.{i}"
-ATTENTION = "decoder/layer_{i}/self_attention"
-FUSED = ByHead(f"{LAYER}.attention.query_key_value")
+FUSED = ByHead("layers.{i}.attention.query_key_value")
 
 GPT_NEOX = Family(
     model_type="gpt_neox",
@@ -34,23 +30,21 @@ GPT_NEOX = Family(
     ),
     modules={
         "decoder/token_embedding": "embed_in",
-        f"{ATTENTION}_norm": f"{LAYER}.input_layernorm",
-        f"{ATTENTION}/query": FUSED,
-        f"{ATTENTION}/key": FUSED,
-        f"{ATTENTION}/value": FUSED,
-        f"{ATTENTION}/output": f"{LAYER}.attention.dense",
-        "decoder/layer_{i}/feed_forward_norm": f"{LAYER}.post_attention_layernorm",
-        "decoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.mlp.dense_h_to_4h",
-        "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.dense_4h_to_h",
+        **layers(
+            "decoder",
+            "layers.{i}",
+            self_attention_norm="input_layernorm",
+            self_attention="attention.{q,k,v,dense}",
+            feed_forward_norm="post_attention_layernorm",
+            feed_forward="mlp.{dense_h_to_4h,dense_4h_to_h}",
+        ),
+        **{
+            f"decoder/layer_{{i}}/self_attention/{own}": FUSED
+            for own in ("query", "key", "value")
+        },
         "decoder/final_norm": "final_layer_norm",
     },
-    heads={
-        "CausalLM": Head("GPTNeoXForCausalLM", {"head": ("embed_out", "lm_head")}),
-        "TextClassifier": replace(
-            SCORE, architecture="GPTNeoXForSequenceClassification"
-        ),
-        "SentenceEmbedder": Head("GPTNeoXModel", options={"pooling": "last"}),
-    },
+    heads=decoder_heads("GPTNeoX", head=("embed_out", "lm_head")),
     prefix="gpt_neox.",
     irrelevant={
         "attention_probs_dropout_prob",  # no class reads these two

@@ -3,8 +3,6 @@
 Also SmolLM; the base of other decoders with rotary positions and a gate.
 """
 
-from dataclasses import replace
-
 from kzoo.checkpoints.hf_config import (
     Key,
     Only,
@@ -13,10 +11,8 @@ from kzoo.checkpoints.hf_config import (
     rotary,
     special_ids,
 )
-from kzoo.checkpoints.table import Family, Head
-
-LAYER = "layers.{i}"
-ATTENTION = "decoder/layer_{i}/self_attention"
+from kzoo.checkpoints.naming import decoder_heads, layers
+from kzoo.checkpoints.table import Family
 
 RULES = (
     Key("vocab_size", "vocabulary_size"),
@@ -29,26 +25,6 @@ RULES = (
     Key("rms_norm_eps", "norm_epsilon", 1e-6),
     Key("tie_word_embeddings", "tie_head", False),
 )
-# The last token's state and a linear layer; transformers has no dropout there.
-SCORE = Head(
-    "LlamaForSequenceClassification",
-    {"head/output": "score"},
-    {"pooling": "last", "head_use_bias": False, "head_dropout": 0.0},
-)
-
-
-def heads(name, other=None):
-    """The heads that transformers has of a decoder, by the names of its classes."""
-    other = other or name
-    return {
-        "CausalLM": Head(f"{name}ForCausalLM", {"head": "lm_head"}),
-        "TextClassifier": replace(
-            SCORE, architecture=f"{other}ForSequenceClassification"
-        ),
-        "SentenceEmbedder": Head(f"{other}Model", options={"pooling": "last"}),
-    }
-
-
 LLAMA = Family(
     model_type="llama",
     architecture="decoder",
@@ -74,18 +50,17 @@ LLAMA = Family(
     ),
     modules={
         "decoder/token_embedding": "embed_tokens",
-        f"{ATTENTION}_norm": f"{LAYER}.input_layernorm",
-        f"{ATTENTION}/query": f"{LAYER}.self_attn.q_proj",
-        f"{ATTENTION}/key": f"{LAYER}.self_attn.k_proj",
-        f"{ATTENTION}/value": f"{LAYER}.self_attn.v_proj",
-        f"{ATTENTION}/output": f"{LAYER}.self_attn.o_proj",
-        "decoder/layer_{i}/feed_forward_norm": f"{LAYER}.post_attention_layernorm",
-        "decoder/layer_{i}/feed_forward/gate": f"{LAYER}.mlp.gate_proj",
-        "decoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.mlp.up_proj",
-        "decoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.down_proj",
+        **layers(
+            "decoder",
+            "layers.{i}",
+            self_attention_norm="input_layernorm",
+            self_attention="self_attn.{q,k,v,o}_proj",
+            feed_forward_norm="post_attention_layernorm",
+            feed_forward="mlp.{gate,up,down}_proj",
+        ),
         "decoder/final_norm": "norm",
     },
-    heads=heads("Llama"),
+    heads=decoder_heads("Llama"),
     prefix="model.",
     irrelevant={
         "is_llama_config",  # of SmolLM's training code
@@ -93,5 +68,11 @@ LLAMA = Family(
     },
     ignored=(r".*rotary_emb\.inv_freq",),
 )
+
+# Of families that norm queries and keys.
+QUERY_KEY_NORMS = {
+    f"decoder/layer_{{i}}/self_attention/{own}": f"layers.{{i}}.self_attn.{name}"
+    for own, name in (("query_norm", "q_norm"), ("key_norm", "k_norm"))
+}
 
 FAMILIES = {"llama": LLAMA}

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from kzoo.checkpoints.hf_config import Key, activation, rotary, special_ids, window
-from kzoo.families.llama import LLAMA, RULES, heads
+from kzoo.checkpoints.naming import decoder_heads
+from kzoo.families.llama import LLAMA, RULES
 
 MISTRAL = replace(
     LLAMA,
@@ -19,7 +20,7 @@ MISTRAL = replace(
         rotary(),
         special_ids(start=1, end=2),
     ),
-    heads=heads("Mistral"),
+    heads=decoder_heads("Mistral"),
     irrelevant=set(),
 )
 

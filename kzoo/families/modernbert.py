@@ -9,10 +9,9 @@ from kzoo.checkpoints.hf_config import (
     special_ids,
     window,
 )
+from kzoo.checkpoints.naming import layers
 from kzoo.checkpoints.table import Family, Head
 
-LAYER = "layers.{i}"
-ATTENTION = "encoder/layer_{i}/self_attention"
 LAYERS = ropes_of_types(
     window(
         "local_attention",
@@ -77,15 +76,14 @@ MODERNBERT = Family(
     modules={
         "encoder/token_embedding": "embeddings.tok_embeddings",
         "encoder/embedding_norm": "embeddings.norm",
-        f"{ATTENTION}_norm": f"{LAYER}.attn_norm",
-        f"{ATTENTION}/query": f"{LAYER}.attn.Wqkv",
-        f"{ATTENTION}/key": f"{LAYER}.attn.Wqkv",
-        f"{ATTENTION}/value": f"{LAYER}.attn.Wqkv",
-        f"{ATTENTION}/output": f"{LAYER}.attn.Wo",
-        "encoder/layer_{i}/feed_forward_norm": f"{LAYER}.mlp_norm",
-        "encoder/layer_{i}/feed_forward/gate": f"{LAYER}.mlp.Wi",
-        "encoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.mlp.Wi",
-        "encoder/layer_{i}/feed_forward/output": f"{LAYER}.mlp.Wo",
+        **layers(
+            "encoder",
+            "layers.{i}",
+            self_attention_norm="attn_norm",
+            self_attention="attn.{Wqkv,Wqkv,Wqkv,Wo}",
+            feed_forward_norm="mlp_norm",
+            feed_forward="mlp.{Wi,Wi,Wo}",
+        ),
         "encoder/final_norm": "final_norm",
     },
     heads={

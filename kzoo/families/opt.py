@@ -8,11 +8,8 @@ from kzoo.checkpoints.hf_config import (
     activation,
     special_ids,
 )
+from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.table import Family
-from kzoo.families.llama import heads
-
-LAYER = "decoder.layers.{i}"
-ATTENTION = "decoder/layer_{i}/self_attention"
 
 
 def _projection(keys):
@@ -65,17 +62,17 @@ OPT = Family(
     modules={
         "decoder/token_embedding": "decoder.embed_tokens",
         "decoder/position_embedding": "decoder.embed_positions",
-        f"{ATTENTION}_norm": f"{LAYER}.self_attn_layer_norm",
-        f"{ATTENTION}/query": f"{LAYER}.self_attn.q_proj",
-        f"{ATTENTION}/key": f"{LAYER}.self_attn.k_proj",
-        f"{ATTENTION}/value": f"{LAYER}.self_attn.v_proj",
-        f"{ATTENTION}/output": f"{LAYER}.self_attn.out_proj",
-        "decoder/layer_{i}/feed_forward_norm": f"{LAYER}.final_layer_norm",
-        "decoder/layer_{i}/feed_forward/intermediate": f"{LAYER}.fc1",
-        "decoder/layer_{i}/feed_forward/output": f"{LAYER}.fc2",
+        **layers(
+            "decoder",
+            "decoder.layers.{i}",
+            self_attention_norm="self_attn_layer_norm",
+            self_attention="self_attn.{q,k,v,out}_proj",
+            feed_forward_norm="final_layer_norm",
+            feed_forward="fc1 fc2",
+        ),
         "decoder/final_norm": "decoder.final_layer_norm",
     },
-    heads=heads("OPT"),
+    heads=decoder_heads("OPT"),
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={

@@ -11,10 +11,8 @@ from kzoo.checkpoints.hf_config import (
     special_ids,
     window,
 )
-from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
-
-FUSED = f"{LAYER}.self_attn.qkv_proj"
-GATED = f"{LAYER}.mlp.gate_up_proj"
+from kzoo.checkpoints.naming import decoder_heads, layers
+from kzoo.families.llama import LLAMA, RULES
 
 
 def _rope(keys):
@@ -44,13 +42,14 @@ PHI3 = replace(
     ),
     modules={
         **LLAMA.modules,
-        f"{ATTENTION}/query": FUSED,
-        f"{ATTENTION}/key": FUSED,
-        f"{ATTENTION}/value": FUSED,
-        "decoder/layer_{i}/feed_forward/gate": GATED,
-        "decoder/layer_{i}/feed_forward/intermediate": GATED,
+        **layers(
+            "decoder",
+            "layers.{i}",
+            self_attention="self_attn.{qkv,qkv,qkv,o}_proj",
+            feed_forward="mlp.{gate_up,gate_up,down}_proj",
+        ),
     },
-    heads=heads("Phi3"),
+    heads=decoder_heads("Phi3"),
     irrelevant={
         "embd_pdrop",  # kzoo has one rate for what is added to the residual stream
         "full_attn_mod",  # no class reads these two

@@ -10,7 +10,8 @@ from kzoo.checkpoints.hf_config import (
     special_ids,
     window,
 )
-from kzoo.families.llama import ATTENTION, LAYER, LLAMA, RULES, heads
+from kzoo.checkpoints.naming import decoder_heads
+from kzoo.families.llama import LLAMA, QUERY_KEY_NORMS, RULES
 
 
 def _types(keys):
@@ -45,7 +46,7 @@ QWEN2 = replace(
         rotary(),
         special_ids(),
     ),
-    heads=heads("Qwen2"),
+    heads=decoder_heads("Qwen2"),
     tokenizer="byte_bpe",
     irrelevant=set(),
 )
@@ -58,12 +59,8 @@ QWEN3 = replace(
         Key("head_dim", "head_dim", 128),
         Key("attention_bias", "attention_bias attention_output_bias", False),
     ),
-    modules={
-        **LLAMA.modules,
-        f"{ATTENTION}/query_norm": f"{LAYER}.self_attn.q_norm",
-        f"{ATTENTION}/key_norm": f"{LAYER}.self_attn.k_norm",
-    },
-    heads=heads("Qwen3"),
+    modules={**LLAMA.modules, **QUERY_KEY_NORMS},
+    heads=decoder_heads("Qwen3"),
 )
 
 FAMILIES = {"qwen2": QWEN2, "qwen3": QWEN3}

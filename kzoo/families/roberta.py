@@ -6,8 +6,9 @@ BERT's stack, whose positions count from behind the id of padding.
 import dataclasses
 
 from kzoo.checkpoints.hf_config import Rule, special_ids
-from kzoo.checkpoints.table import Family, Head, Raw
-from kzoo.families.bert import BERT, BIASES, FIXED, HEAD_DROPOUT, POOLED, rules
+from kzoo.checkpoints.naming import encoder_heads
+from kzoo.checkpoints.table import Family
+from kzoo.families.bert import BERT, FIXED, rules
 
 _PAD = 1
 POSITIONS = Rule(
@@ -29,34 +30,14 @@ ROBERTA = Family(
     fixed=FIXED,
     rules=(*rules(), POSITIONS, special_ids(pad=_PAD, start=0, end=2, mask=-1)),
     modules=BERT.modules,
-    heads={
-        "MaskedLM": Head(
-            "RobertaForMaskedLM",
-            {
-                "head/hidden": "lm_head.dense",
-                "head/norm": "lm_head.layer_norm",
-                "head/output": "lm_head.decoder",
-                "head/output/bias": Raw("lm_head.bias"),
-            },
-            {"hidden_activation": "gelu", **BIASES},
-            duplicates={"lm_head.decoder.bias": "lm_head.bias"},
-        ),
-        "TextClassifier": Head(
-            "RobertaForSequenceClassification",
-            {"head/hidden": "classifier.dense", "head/output": "classifier.out_proj"},
-            POOLED,
-            (HEAD_DROPOUT,),
-        ),
-        "TokenClassifier": Head(
-            "RobertaForTokenClassification",
-            {"head/output": "classifier"},
-            rules=(HEAD_DROPOUT,),
-        ),
-        "QuestionAnswering": Head(
-            "RobertaForQuestionAnswering", {"head/output": "qa_outputs"}
-        ),
-        "SentenceEmbedder": Head("RobertaModel"),
-    },
+    heads=encoder_heads(
+        "Roberta",
+        "lm_head.{dense,layer_norm,decoder}",
+        bias="lm_head.bias",
+        options={"hidden_activation": "gelu"},
+        pooler="classifier.dense",
+        classifier="classifier.out_proj",
+    ),
     prefix="roberta.",
     tokenizer="byte_bpe",
     ignored=(r".*embeddings\.position_ids", r"(roberta\.)?pooler\.dense\..*"),

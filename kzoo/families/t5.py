@@ -3,9 +3,9 @@
 import dataclasses
 
 from kzoo.checkpoints.hf_config import ACTIVATIONS, Key, Rule, Unsupported, special_ids
+from kzoo.checkpoints.naming import layers
 from kzoo.checkpoints.table import Choice, Family, Head
 
-PARTS = {"query": "q", "key": "k", "value": "v", "output": "o"}
 # The sublayers of each stack's blocks, by their place.
 SUBLAYERS = {
     "encoder": {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"},
@@ -21,15 +21,12 @@ FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"
 def _block(stack):
     """The rows of a stack's blocks."""
     for place, (own, theirs) in enumerate(SUBLAYERS[stack].items()):
-        layer, name = f"{stack}/layer_{{i}}/{own}", f"{stack}.block.{{i}}.layer.{place}"
-        yield f"{layer}_norm", f"{name}.layer_norm"
-        for part, letter in PARTS.items() if own != "feed_forward" else ():
-            yield f"{layer}/{part}", f"{name}.{theirs}.{letter}"
-    inner = f"{name}.{theirs}"
+        parts = "{wi_0,wi_1,wo}" if own == "feed_forward" else "{q,k,v,o}"
+        names = {own: f"{theirs}.{parts}", f"{own}_norm": "layer_norm"}
+        yield from layers(stack, f"{stack}.block.{{i}}.layer.{place}", **names).items()
+    inner = f"{stack}.block.{{i}}.layer.{place}.{theirs}"
     kinds = {"plain": f"{inner}.wi", "gated": f"{inner}.wi_1"}
-    yield f"{layer}/gate", f"{inner}.wi_0"
-    yield f"{layer}/intermediate", Choice("feed_forward", kinds)
-    yield f"{layer}/output", f"{inner}.wo"
+    yield f"{stack}/layer_{{i}}/{own}/intermediate", Choice("feed_forward", kinds)
 
 
 def feed_forward(default):
@@ -59,25 +56,6 @@ def feed_forward(default):
     return Rule(("feed_forward_proj", "dense_act_fn", "is_gated_act"), read, write)
 
 
-DROPOUT = Rule(
-    ("dropout_rate",),
-    lambda keys: dict.fromkeys(
-        ("dropout", "attention_dropout", "feed_forward_dropout"),
-        keys.get("dropout_rate", 0.1),
-    ),
-    lambda field_of: {"dropout_rate": field_of("dropout")},
-)
-LAYERS = Rule(
-    ("num_layers", "num_decoder_layers"),
-    lambda keys: {
-        "encoder.num_layers": keys["num_layers"],
-        "decoder.num_layers": keys.get("num_decoder_layers") or keys["num_layers"],
-    },
-    lambda field_of: {
-        "num_layers": field_of("encoder.num_layers"),
-        "num_decoder_layers": field_of("decoder.num_layers"),
-    },
-)
 # Older files scale what a tied head reads; newer ones have a key for that alone.
 HEAD_SCALE = Rule(
     ("scale_decoder_outputs", "d_model"),
@@ -94,12 +72,13 @@ RULES = (
     Key("d_kv", "head_dim", 64),
     Key("d_ff", "intermediate_dim"),
     Key("num_heads", "num_heads"),
-    LAYERS,
+    Key("num_layers", "encoder.num_layers"),
+    Key("num_decoder_layers", "decoder.num_layers", lambda keys: keys["num_layers"]),
     Key("relative_attention_num_buckets", "relative_buckets", 32),
     Key("relative_attention_max_distance", "relative_max_distance", 128),
     Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
     Key("tie_word_embeddings", "tie_head", True),
-    DROPOUT,
+    Key("dropout_rate", "dropout attention_dropout feed_forward_dropout", 0.1),
     special_ids(pad=0, start=0, end=1, start_key="decoder_start_token_id"),
 )
 
