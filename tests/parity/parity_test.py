@@ -47,10 +47,15 @@ def written(name, folder):
     return golden, described
 
 
+def ids_and_mask(row, side):
+    """int32 (B, T) ids and the mask of their padding."""
+    ids, mask = batch(row, side)
+    return ids.astype("int32"), np.array(mask)
+
+
 def logits(task, row, golden, side):
     """kzoo's numbers where transformers' are, and where they count, bool (B, T)."""
-    ids, mask = batch(row, side)
-    ids, mask = ids.astype("int32"), np.array(mask)
+    ids, mask = ids_and_mask(row, side)
     if row["task"] == "seq2seq_lm":
         own = golden["targets"].astype("int32")
         inputs = {"encoder_token_ids": ids, "decoder_token_ids": own}
@@ -59,6 +64,23 @@ def logits(task, row, golden, side):
     if row["task"] == "sentence_embedder":
         return task.states(inputs)[0], mask
     return task(inputs), mask
+
+
+def last_states(task, row, golden, side):
+    """Name -> what the task's stacks give, float (N, D), without padding, and theirs."""
+    ids, mask = ids_and_mask(row, side)
+    if row["task"] == "sentence_embedder":  # its outputs, which `logits` compares
+        return
+    if row["task"] == "seq2seq_lm":
+        targets = golden["targets"].astype("int32")
+        memory = task.encoder(ids, padding_mask=mask)
+        yield "encoder", to_numpy(memory)[mask], golden[f"{side}_encoder"][mask]
+        states = task.decoder(targets, memory=memory, memory_padding_mask=mask)
+        yield "decoder", to_numpy(states), golden[f"{side}_decoder"]
+        return
+    stack = task.decoder if task.config.encoder is None else task.encoder
+    states = stack(ids, padding_mask=mask)
+    yield "states", to_numpy(states)[mask], golden[f"{side}_states"][mask]
 
 
 def contexts(ids, end):
@@ -86,6 +108,8 @@ def check_logits(task, row, golden):
         if own.ndim == 3:
             own, theirs = own[mask], theirs[mask]
         assert difference(own, theirs) <= TOLERANCE, side
+        for stack, own, theirs in last_states(task, row, golden, side):
+            assert difference(own, theirs) <= TOLERANCE, (side, stack)
 
 
 @pytest.fixture(scope="module", params=ROWS)

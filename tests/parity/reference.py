@@ -94,7 +94,8 @@ def outputs(row, model):
                 given["position_ids"] = torch.from_numpy(places)
             if row["task"] == "seq2seq_lm":
                 given["decoder_input_ids"] = torch.from_numpy(targets(row, model))
-            result = model(**given)
+            result = model(**given, output_hidden_states=True)
+            found |= {f"{side}_{k}": v for k, v in last_states(result).items()}
             kind = {"question_answering": "start_logits"}.get(row["task"], "logits")
             if row["task"] == "sentence_embedder":
                 kind = "last_hidden_state"
@@ -125,6 +126,22 @@ def outputs(row, model):
                 ).numpy()
                 found["by_default"] = made[:, first:]
     return found
+
+
+def last_states(result):
+    """The last hidden states of each stack, where the outputs name them, float (B, T, D).
+
+    Those of a model without a head are its outputs.
+    """
+    if "last_hidden_state" in result:
+        return {}
+    found = {"states": result.get("hidden_states")}
+    if "encoder_last_hidden_state" in result:
+        found = {
+            "encoder": [result.encoder_last_hidden_state],
+            "decoder": result.decoder_hidden_states,
+        }
+    return {name: states[-1].float().numpy() for name, states in found.items()}
 
 
 def targets(row, model):
