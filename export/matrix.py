@@ -26,6 +26,7 @@ import kzoo
 from kzoo.config import Norm, NormPosition, Positions
 from kzoo.data import padded_batch
 from kzoo.exporters import ExportError
+from kzoo.files import write_text
 from kzoo.tokenizers import FastTokenizer
 
 FORMATS = ("onnx", "tf_saved_model")
@@ -250,7 +251,7 @@ def print_table(results):
         line = f"{name:18}"
         for cells in (results.get(format, {}) for format in FORMATS):
             own = [value for cell, value in cells.items() if cell.split()[0] == name]
-            passed = [value for value in own if not isinstance(value, str)]
+            passed = [value for value in own if isinstance(value, float)]
             line += f"{max(passed, default=0.0):11.1e} {len(passed):3}/{len(own):3}"
         print(line)
 
@@ -270,11 +271,16 @@ def main():
     todo = {format: every for format in FORMATS}
     for form in FORMS:
         todo[form] = [cell for cell in one_each if has_form(TASKS[cell.task], form)]
+    # What was not run yet is null, so that the file says how much is missing.
+    before, results = results, {}
+    for format, cells in todo.items():
+        done = before.get(format, {})
+        results[format] = {name: done.get(name) for name in map(" ".join, cells)}
     for format in args.formats:
-        done = results.setdefault(format, {})
+        done = results[format]
         for cell in todo[format]:
             name = " ".join(cell)
-            if name in done:
+            if done[name] is not None:
                 continue
             compared = check_form if format in FORMS else check_cell
             with tempfile.TemporaryDirectory() as folder:
@@ -283,7 +289,7 @@ def main():
                 except ExportError as error:
                     done[name] = str(error)
             print(f"{format:20}{name:60}{done[name]}", flush=True)
-            args.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            write_text(args.out, json.dumps(results, indent=1, sort_keys=True) + "\n")
     print_table(results)
     values = (value for cells in results.values() for value in cells.values())
     return int(any(isinstance(value, str) for value in values))

@@ -94,20 +94,13 @@ def evaluate(
         output = own / "scores.json"
     if output is not None and not output.parent.is_dir():
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
+    if output is not None and output.is_dir():
+        raise Failure(f"--out {output}: expected a file. Received: a folder.")
     load_keras()
-    from kzoo.checkpoints.files import SAFETENSORS
-    from kzoo.files import write_json
     from kzoo.zoo.evaluation import evaluate as scores_of
     from kzoo.zoo.evaluation import evaluate_exports
     from kzoo.zoo.recipes import Recipe
-    from kzoo.zoo.registry import (
-        EXPORTS,
-        MANIFEST,
-        SCORES,
-        TASKS,
-        sha256,
-        update_preset,
-    )
+    from kzoo.zoo.registry import EXPORTS, TASKS
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
     task = load_model(preset)
@@ -120,28 +113,33 @@ def evaluate(
     with progress(f"Scoring {preset}"):
         scores = scores_of(task, recipe, folder, names)
     scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}
-    records = {}
     if output is not None:
-        records[output] = scores
+        _write(own, output, scores)
     out.print(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
     if exports:
         with progress("Exporting and scoring every form"):
-            records[own / EXPORTS] = evaluate_exports(task, recipe, folder)
-    weights = own / SAFETENSORS
-    if weights.is_file():
-        found = sha256(weights)
-        records = {path: {**each, "weights": found} for path, each in records.items()}
-    # All at once, so that the manifest is not wrong for long.
-    for path, record in records.items():
-        write_json(path, record)
-    if (own / MANIFEST).is_file() and {own / SCORES, own / EXPORTS} & set(records):
-        update_preset(own)
-    for path in records:
-        note(f"Scores: {path}")
+            found = evaluate_exports(task, recipe, folder)
+        _write(own, own / EXPORTS, found)
     if recipe.evaluation.interval:
         _check(recipe, scores)
+
+
+def _write(own, path, record):
+    """Writes a record, with the weights that it is of; into a preset with its card."""
+    from kzoo.checkpoints.files import SAFETENSORS
+    from kzoo.files import write_json
+    from kzoo.zoo.registry import MANIFEST, RECORDS, sha256, update_preset
+
+    if (own / SAFETENSORS).is_file():
+        record = {**record, "weights": sha256(own / SAFETENSORS)}
+    inside = path.resolve().parent == own.resolve() and path.name in RECORDS
+    if inside and (own / MANIFEST).is_file():
+        update_preset(own, {path.name: record})
+    else:
+        write_json(path, record)
+    note(f"Scores: {path}")
 
 
 def _recipe_path(preset):

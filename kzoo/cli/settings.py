@@ -36,7 +36,8 @@ def recipe(options):
     _check(options)
     size, running = options["size"], options["running"]
     config = None if size in SIZES else load_config(size)
-    width = config.decoder.hidden_dim if config else SIZES[size]["hidden_dim"]
+    sizes = config and (config.decoder or config.encoder)
+    width = sizes.hidden_dim if sizes else SIZES[size]["hidden_dim"]
     values = {
         "name": options["out_path"].name,
         "task": TASKS[options["task"]],

@@ -259,7 +259,9 @@ def _recipe(options, context):
 
     (first, *others) = options["data"]
     path = Path(first) if first.endswith(".toml") else None
-    if path is None and not Path(first).exists():
+    # The folder of a training that was stopped may have the recipe's name.
+    written = Path(first).resolve() == options["out_path"].resolve()
+    if path is None and (written or not Path(first).exists()):
         path = shipped().get(first)
     if path is None:
         return settings.recipe(options)

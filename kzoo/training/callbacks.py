@@ -12,7 +12,10 @@ import keras
 import numpy as np
 from numpy.lib import format as npy_format
 
-from kzoo.files import write_json
+from kzoo.files import replacing, write_json
+
+# Ends of measures' names.
+_LOWER_IS_BETTER = ("loss", "error", "perplexity", "bits_per_character")
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -219,7 +222,8 @@ class BestEpoch(keras.callbacks.Callback):
     Args:
         path: the file, `.npz`; its folder is made.
         measure: of an epoch, such as `"val_accuracy"`. Lower is better where its name
-            ends with `loss`, `error` or `perplexity`, else higher.
+            ends with `loss`, `error`, `perplexity` or `bits_per_character`, else
+            higher.
 
     Raises:
         ValueError: at the end of an epoch, no such measure; or at the end of `fit`, a
@@ -229,7 +233,7 @@ class BestEpoch(keras.callbacks.Callback):
     def __init__(self, path, measure):
         super().__init__()
         self.path, self.measure = Path(path), measure
-        self._lower = measure.endswith(("loss", "error", "perplexity"))
+        self._lower = measure.endswith(_LOWER_IS_BETTER)
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the weights if this epoch is the best."""
@@ -301,26 +305,18 @@ def _describe(variables):
 def _write_arrays(path, variables, meta):
     """Writes the file beside `path`, one variable in memory at a time, and renames."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One name, so that what a kill leaves is overwritten by the next write.
-    temporary = path.with_name(f".{path.name}.tmp")
     meta = {**meta, "variables": _describe(variables)}
-    try:
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr("meta.json", json.dumps(meta))
-                for i, variable in enumerate(variables):
-                    array = keras.ops.convert_to_numpy(variable.value)
-                    if array.dtype.name == "bfloat16":  # .npy has no bfloat16
-                        array = array.astype(np.float32)
-                    with archive.open(f"{i}.npy", "w", force_zip64=True) as entry:
-                        npy_format.write_array(
-                            entry, np.asarray(array), allow_pickle=False
-                        )
-            file.flush()
-            os.fsync(file.fileno())  # the data before the name
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as partial, partial.open("wb") as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("meta.json", json.dumps(meta))
+            for i, variable in enumerate(variables):
+                array = keras.ops.convert_to_numpy(variable.value)
+                if array.dtype.name == "bfloat16":  # .npy has no bfloat16
+                    array = array.astype(np.float32)
+                with archive.open(f"{i}.npy", "w", force_zip64=True) as entry:
+                    npy_format.write_array(entry, np.asarray(array), allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # the data before the name
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from kzoo.training.scores import metrics_library
 from kzoo.zoo.examples import inputs_and_targets, read_test
 from kzoo.zoo.exports import measure_exports
 
+_OF_THE_TEXT = ("bits_per_character", "word_perplexity")
 CONFIDENCE, SAMPLES, SEED = 0.95, 1000, 12345  # as sacrebleu has them
 _NUMBERS_AT_A_TIME = 2**22
 
@@ -53,8 +54,9 @@ def evaluate(task, recipe, folder, tests=None):
         ValueError: an unknown test set, or measure in the recipe.
     """
     names = list(tests or recipe.data.tests)
+    test, measure = recipe.evaluation.main or (None, None)
     if not tests and len(names) > 1:
-        names = [name for name in names if name != "validation"]
+        names = [name for name in names if name != "validation" or name == test]
     if not names:
         raise ValueError(
             f"The recipe {recipe.name} has no test set: [data] test names none."
@@ -63,16 +65,16 @@ def evaluate(task, recipe, folder, tests=None):
     examples = {name: read_test(recipe, folder, name) for name in names}
     scores = {"machine": machine(), "versions": versions(), "tests": {}}
     for name, rows in examples.items():
+        kept = _kept_measures(task, recipe, rows)
         start = time.perf_counter()
         found = answers(task, recipe, rows)
         seconds = time.perf_counter() - start
         scores["tests"][name] = {
-            "rows": len(rows),
+            "rows": len(found),
             "options": dict(recipe.evaluation.options),
             "seconds": round(seconds, 3),
-            "measures": measures(recipe, rows, found),
+            "measures": kept(measures(recipe, rows, found)),
         }
-    test, measure = recipe.evaluation.main or (None, None)
     if measure in scores["tests"].get(test, {}).get("measures", ()):
         scores["main"] = [test, measure]
     return scores
@@ -101,13 +103,42 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
         raise ValueError(f"The recipe {recipe.name} has no test set.")
     rows = read_test(recipe, folder, test)
 
+    kept, count = _kept_measures(task, recipe, rows), None
+
     def score(task):
-        found = measures(recipe, rows, answers(task, recipe, rows))
+        nonlocal count
+        found = answers(task, recipe, rows)
+        count = len(found)
+        found = kept(measures(recipe, rows, found))
         return {name: row["value"] for name, row in found.items()}
 
     where = {"machine": machine(), "versions": versions()}
     found = measure_exports(task, score, forms, advance)
-    return {**where, "test": test, "rows": len(rows), **found}
+    return {**where, "test": test, "rows": count, **found}
+
+
+def _kept_measures(task, recipe, examples):
+    """A function of what `measures` gives: what can be said with this tokenizer.
+
+    One that forgets case or white space has a model of other texts, whose nats say
+    nothing about the characters and the words of these.
+
+    Raises:
+        ValueError: the recipe's main measure cannot be said.
+    """
+    tokenizer = task.tokenizer
+    if recipe.task != "causal_lm" or all(
+        tokenizer.decode([ids])[0] == text
+        for ids, text in zip(tokenizer.encode(examples), examples, strict=True)
+    ):
+        return dict
+    if (recipe.evaluation.main or (None, None))[1] in _OF_THE_TEXT:
+        raise ValueError(
+            f"[evaluation] main: {' and '.join(_OF_THE_TEXT)} need a tokenizer that "
+            "gives back each text as it was, such as kind = 'bpe' or 'character'. "
+            f"Received: a {type(tokenizer).__name__} that does not."
+        )
+    return lambda found: {k: row for k, row in found.items() if k not in _OF_THE_TEXT}
 
 
 def answers(task, recipe, examples):
@@ -361,9 +392,9 @@ def _correlation(recipe, examples, predicted):
 
 def _language(recipe, examples, nats_and_tokens):
     """Nats a token; bits a character and perplexity a word of the original text, which
-    do not depend on the tokenizer. A line's end counts as a character and a word, the
-    `<eos>` of Merity et al., 2016, https://arxiv.org/abs/1609.07843; other words are
-    what white space separates.
+    do not depend on a tokenizer that keeps all of it. A line's end counts as a
+    character and a word, the `<eos>` of Merity et al., 2016,
+    https://arxiv.org/abs/1609.07843; other words are what white space separates.
     """  # noqa: D205  one sentence
     running = recipe.data.format == "running"
     nats, tokens = np.asarray(nats_and_tokens, "float64").T

@@ -88,11 +88,22 @@ def inputs_and_targets(recipe, examples):
         # Files number the classes that the recipe names, or counts.
         counted = "num_classes" in recipe.task_options
         names = recipe.task_options.get("labels", () if counted else set(targets))
-        targets = [
-            int(label) if label not in names and label.isdigit() else label
-            for label in targets
-        ]
+        count = recipe.task_options.get("num_classes", len(names))
+        targets = [_class(label, names, count, i) for i, label in enumerate(targets)]
     return x, targets
+
+
+def _class(label, names, count, i):
+    """A class by its name or, where that is none, its number."""
+    if label in names:
+        return label
+    if label.isdigit() and int(label) < count:
+        return int(label)
+    known = ", ".join(map(repr, names)) or f"numbers below {count}"
+    raise DataError(
+        f"Example {i + 1} has a label that the recipe does not know. Expected: {known}"
+        f"{', or their numbers from 0' if names else ''}. Received: {label!r}."
+    )
 
 
 def labels_of(recipe, examples):

@@ -7,6 +7,7 @@ from pathlib import Path
 from kzoo.exporters import ExportError, export
 from kzoo.exporters.answers import answers_from, sessions_of
 from kzoo.exporters.quantize import MODES
+from kzoo.tasks import CausalLM
 
 # A form's name, and the options of `export` that make it. Text where it is exact.
 FORMS = {
@@ -69,6 +70,9 @@ def _measured(task, score, options):
         for share in ("token_agreement", "label_agreement"):
             if getattr(report, share) is not None:
                 made[share] = getattr(report, share)
+        if isinstance(task, CausalLM) and "forward" not in report.functions:
+            reason = "it gives text alone, and this score needs probabilities"
+            return {**made, "not_scored": reason}
         try:
             with answers_from(task, sessions_of(task, path, report)):
                 return {**made, **_scored(task, score)}

@@ -195,6 +195,17 @@ def read_preset(folder):
     return _described(_read_manifest(folder), folder)
 
 
+def began_with(source):
+    """The `Preset` whose weights a training began with, where it is still there."""
+    try:
+        folder = located(source)
+    except FileNotFoundError:
+        return None
+    if str(folder).startswith("hf://") or not (Path(folder) / MANIFEST).is_file():
+        return None
+    return read_preset(folder)
+
+
 def _described(said, folder):
     """The `Preset` of a manifest."""
     fields = {f.name for f in dataclasses.fields(Preset)} & set(said)
@@ -433,9 +444,7 @@ def save_preset(
         records = hub.local_folder(located(records), patterns=patterns)
         if (records / MANIFEST).is_file():
             said = _read_manifest(records)
-            recipes = _said_by(read_record(records, RECIPE))
-            kept = [k for k in _DESCRIBED if k in said["by_hand"] or recipes[k] is None]
-            described = {key: said[key] for key in kept}
+            described = {k: said[k] for k in said["by_hand"] if k in _DESCRIBED}
     values = (title, licence, research_only, data, language and list(language))
     given = dict(zip(_DESCRIBED, values), name=name)
     described |= {key: value for key, value in given.items() if value is not None}
@@ -500,14 +509,16 @@ def _bring(records, folder):
         )
 
 
-def update_preset(folder, **described):
-    """Writes manifest and card anew, from the files as they are.
+def update_preset(folder, records=None, **described):
+    """Writes manifest and card anew, from the files as they are, and records.
 
-    After a file of a preset has changed, such as its scores. A card that somebody
-    edited stays as it is, with a warning.
+    After a file of a preset has changed. A card that somebody edited stays as it is,
+    with a warning.
 
     Args:
         folder: of a preset, or one with the files of a preset to be.
+        records: new contents of its JSON files by name, such as `SCORES`: all is made
+            beside the folder, and takes its place at once.
         **described: `name`, `title`, `licence`, `research_only`, `data`, `language`;
             what is left out is as the recipe says, or else as before.
 
@@ -520,6 +531,8 @@ def update_preset(folder, **described):
     from kzoo.zoo.cards import card
 
     folder = Path(folder)
+    if records:
+        return _update_at_once(folder, records, described)
     config = read_record(folder, _CONFIG)
     recipes = _said_by(read_record(folder, RECIPE))
     before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
@@ -561,16 +574,36 @@ def update_preset(folder, **described):
     preset = _described(manifest, folder)
     text, path = card(folder, preset), folder / CARD
     manifest["card"] = hashlib.sha256(text.encode()).hexdigest()
-    write_json(folder / MANIFEST, manifest)
-    if path.is_file() and before and sha256(path) != before["card"]:
+    found = sha256(path) if path.is_file() and before else None
+    if found in (None, before.get("card"), manifest["card"]):
+        write_text(path, text)
+    else:
         warnings.warn(
             f"{path} was edited, and stays as it is. Remove it for one that is written "
             "from the records.",
             stacklevel=2,
         )
-    else:
-        write_text(path, text)
+    write_json(folder / MANIFEST, manifest)
     return preset
+
+
+def _update_at_once(folder, records, described):
+    """`update_preset` in a copy, of which the folder gets what is new."""
+    with beside(folder) as partial:
+        copy = partial / folder.name
+        copy.mkdir()
+        before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
+        names = {*before.get("files", ()), *RECORDS, MANIFEST, CARD}
+        names |= {path.relative_to(folder).as_posix() for path in _model_files(folder)}
+        for name in names:
+            if (folder / name).is_file():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(folder / name, copy / name)
+        for name, content in records.items():
+            write_json(copy / name, content)
+        update_preset(copy, **described)
+        install(copy, [folder / name for name in (*records, CARD, MANIFEST)])
+    return read_preset(folder)
 
 
 def _said_by(recipe):

@@ -42,9 +42,9 @@ from kzoo.zoo.examples import (
 )
 from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RecipeError
-from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS
+from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
 
-_WORK = "training"
+_WORK, _TOKENIZER = "training", "tokenizer"
 
 
 class OtherTraining(ValueError):
@@ -99,6 +99,7 @@ class Run:
         keras.utils.set_random_seed(recipe.seed)
         begun = recipe.model.preset is not None
         self.task = self._begun() if begun else self._task(self._tokenizer())
+        _keep_tokenizer(self.task.tokenizer, self._work / _TOKENIZER)
         self.tokenizer = self.task.tokenizer
         if recipe.training.embeddings == "tf_idf":
             begin_with_tf_idf(self.task, texts_of(recipe, train_examples), recipe.seed)
@@ -149,28 +150,22 @@ class Run:
     # What is trained.
 
     def _tokenizer(self):
-        """The given tokenizer, that of the training before, or a new one."""
+        """The tokenizer of the training before, the given one, or a new one."""
         settings = self.recipe.tokenizer
-        if settings.folder is not None:
-            return load_tokenizer(settings.folder)
-        folder = self._work / "tokenizer"
+        folder = self._work / _TOKENIZER
         if folder.is_dir():
             return load_tokenizer(folder)
+        if settings.folder is not None:
+            return load_tokenizer(settings.folder)
         texts = texts_of(self.recipe, self._examples)
         size, kind = settings.vocabulary_size, settings.kind
         options = {"mask_token": self.recipe.task == "masked_lm"}
         if kind in ("unigram", "sentencepiece-bpe"):
             options["normalization"] = f"nmt_nfkc{'_cf' * settings.lowercase}"
             options["algorithm"] = kind.removeprefix("sentencepiece-")
-            learned = SentencePieceTokenizer.train(texts, size, **options)
-        else:
-            options |= dict(algorithm=kind, lowercase=settings.lowercase)
-            learned = FastTokenizer.train(texts, size, **options)
-        partial = folder.with_name("tokenizer.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        learned.save(partial)
-        partial.rename(folder)
-        return learned
+            return SentencePieceTokenizer.train(texts, size, **options)
+        options |= dict(algorithm=kind, lowercase=settings.lowercase)
+        return FastTokenizer.train(texts, size, **options)
 
     def _task(self, tokenizer):
         """A new task; a `compile` later says the rate, which follows from the steps."""
@@ -188,9 +183,14 @@ class Run:
     def _begun(self):
         """The task of a preset; a head that is new is what the recipe is for."""
         model, task = self.recipe.model, self.recipe.task
+        folder = self._work / _TOKENIZER  # what the preset's name means may change
+        tokenizer = load_tokenizer(folder) if folder.is_dir() else None
+        _check_licence(model.preset, self.recipe.data)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* has no weights for .*", UserWarning)
-            made = from_preset(model.preset, task=task, **self._options())
+            made = from_preset(
+                model.preset, task=task, tokenizer=tokenizer, **self._options()
+            )
         if made.tokenizer is None:
             raise RecipeError(
                 "[model] preset: expected one that has a tokenizer. Received: "
@@ -343,6 +343,27 @@ class Run:
         training = self.recipe.training
         return training.batch_size or max(
             1, training.tokens_per_batch // training.length
+        )
+
+
+def _keep_tokenizer(tokenizer, folder):
+    """Saves it for what a killed training goes on with."""
+    if tokenizer is None or folder.is_dir():
+        return
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    tokenizer.save(partial)
+    partial.rename(folder)
+
+
+def _check_licence(preset, data):
+    """What was trained on research-only texts stays so."""
+    began = began_with(preset)
+    if began is not None and began.research_only and not data.research_only:
+        raise RecipeError(
+            f"[data] research_only: expected true, for {preset}, with whose weights "
+            f"the training begins, was trained on {began.data or 'texts'} that may be "
+            "used for research only. Received: false."
         )
 
 

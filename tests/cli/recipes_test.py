@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from kzoo.tokenizers import load_tokenizer
+from kzoo.tokenizers import FastTokenizer, load_tokenizer
 from kzoo.zoo import exports, save_preset
 from kzoo.zoo.recipes import Model, Recipe, RecipeError, Schedule, Tokenizer, shipped
 from kzoo.zoo.registry import check_preset
@@ -232,6 +232,73 @@ def test_every_exported_form_is_scored_and_the_manifest_stays_true(
     assert run(*command, "--tests", "validation", "--out", some).exit_code == 0
     assert "main" not in json.loads(some.read_text())
     check_preset(folder)
+
+
+def test_scores_stay_when_the_exports_fail(
+    run, refused, prepared, tmp_path, monkeypatch
+):
+    from kzoo.zoo import evaluation
+
+    _, command = prepared("ewt-entities")
+    assert run(*command, "--out", tmp_path / "run").exit_code == 0
+    folder = tmp_path / "preset"
+    save_preset(tmp_path / "run", folder)
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    command = ("evaluate", folder, "--data", tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "measure_exports", fail)
+        assert run(*command, "--exports").exit_code != 0
+    assert json.loads((folder / "scores.json").read_text())["main"]
+    check_preset(folder)
+    # By whatever name, the preset's own scores are the manifest's.
+    monkeypatch.chdir(tmp_path)
+    own = ("evaluate", "preset", "--data", "data", "--out", folder / "scores.json")
+    assert run(*own).exit_code == 0
+    check_preset(folder)
+    assert "expected a file. Received: a folder" in refused(*command, "--out", folder)
+
+
+def test_a_training_may_have_its_recipe_s_name(run, prepared, tmp_path, monkeypatch):
+    from kzoo.zoo import recipes
+
+    _, command = prepared("ewt-entities")
+    monkeypatch.setattr(
+        recipes, "shipped", lambda: {"entities": tmp_path / "recipe.toml"}
+    )
+    monkeypatch.chdir(tmp_path)
+    command = ("train", "entities", "--data", "data", "--out", "entities")
+    assert run(*command).exit_code == 0
+    again = run(*command)
+    assert again.exit_code == 0 and "Going on" in again.stderr, again.output
+
+
+def test_weights_of_research_only_texts_stay_so(run, refused, prepared, tmp_path):
+    recipe, command = prepared("ewt-entities")
+    assert run(*command, "--out", tmp_path / "run").exit_code == 0
+    base = tmp_path / "base"
+    save_preset(tmp_path / "run", base, research_only=True, data="Secrets")
+    begun = dataclasses.replace(
+        recipe, model=Model(preset=str(base)), tokenizer=Tokenizer()
+    )
+    begun.save(tmp_path / "recipe.toml")
+    line = refused(*command, "--out", tmp_path / "second")
+    assert "research_only: expected true" in line and "Secrets" in line
+    data = dataclasses.replace(recipe.data, research_only=True)
+    dataclasses.replace(begun, data=data).save(tmp_path / "recipe.toml")
+    assert run(*command, "--out", tmp_path / "second").exit_code == 0
+    save_preset(tmp_path / "second", tmp_path / "preset")
+    assert "trained on Secrets" in (tmp_path / "preset" / "README.md").read_text()
+    # Whatever the base's name means later, the tokenizer is that of the beginning.
+    kept = load_tokenizer(tmp_path / "second" / "training" / "tokenizer")
+    (tmp_path / "base" / "preset.json").unlink()
+    other = FastTokenizer.train(["another text"], 60, algorithm="character")
+    other.save(base)
+    assert run(*command, "--out", tmp_path / "second").exit_code == 0
+    again = load_tokenizer(tmp_path / "second")
+    assert again.encode(["a red dog"]) == kept.encode(["a red dog"])
 
 
 def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(

@@ -67,7 +67,7 @@ def logits(task, row, golden, side):
 
 
 def last_states(task, row, golden, side):
-    """Name -> what the task's stacks give, float (N, D), without padding, and theirs."""
+    """Name, what the stack gives, float (N, D) without padding, and theirs."""
     ids, mask = ids_and_mask(row, side)
     if row["task"] == "sentence_embedder":  # its outputs, which `logits` compares
         return

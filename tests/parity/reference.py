@@ -129,9 +129,9 @@ def outputs(row, model):
 
 
 def last_states(result):
-    """The last hidden states of each stack, where the outputs name them, float (B, T, D).
+    """Name -> the last hidden states of a stack, float (B, T, D).
 
-    Those of a model without a head are its outputs.
+    Those of a model without a head are its outputs, and not given again.
     """
     if "last_hidden_state" in result:
         return {}

@@ -256,6 +256,7 @@ class Measures(keras.callbacks.Callback):
     [
         ("val_accuracy", [0.2, 0.7, 0.7, 0.1], 1),
         ("val_loss", [0.9, 0.4, 0.2, 0.3], 2),
+        ("val_bits_per_character", [2.0, 1.5, 1.8, 1.9], 1),
         ("val_f1", [float("nan"), 0.1, float("nan"), 0.05], 1),
     ],
 )

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn import metrics
 
 import kzoo
+from kzoo.data import DataError
 from kzoo.training.scores import entity_scores
 from kzoo.zoo import evaluation
 from kzoo.zoo.recipes import Evaluation, Recipe, shipped
@@ -65,6 +66,14 @@ def test_numbers_of_a_file_are_the_classes_that_a_recipe_names():
     assert scores["accuracy"]["value"] == pytest.approx(2 / 3)
     # F1 of each is 2/3: one hit, and one wrong answer or missed reference.
     assert scores["macro_f1"]["value"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("label", ["2", "-1", "pos", ""])
+def test_a_label_that_the_recipe_does_not_know_is_refused(label):
+    recipe = recipe_of("imdb-sentiment")
+    examples = [("a", "0"), ("b", "positive"), ("c", label)]
+    with pytest.raises(DataError, match="Example 3 .*'negative', 'positive', or their"):
+        evaluation.measures(recipe, examples, ["negative"] * 3)
 
 
 def test_entities_are_scored_as_seqeval_does_over_all_sentences():
@@ -197,6 +206,33 @@ def test_running_text_is_scored_in_windows_each_token_once(writer, stride):
     assert len(ids) == len(TEXT) and TEXT.count("\n") == 6 and len(TEXT.split()) == 21
     words = math.exp(loss * len(TEXT) / 27)
     assert scores["word_perplexity"]["value"] == pytest.approx(words, rel=1e-3)
+
+
+def test_a_tokenizer_that_forgets_says_nothing_of_words(tmp_path):
+    import gzip
+
+    recipe = Recipe.load(shipped()["shakespeare-char"])
+    recipe = dataclasses.replace(
+        recipe, training=dataclasses.replace(recipe.training, length=8)
+    )
+    with gzip.open(tmp_path / "input.txt.gz", "wt") as file:
+        file.write("The cat\n\n\n\nsat on the mat .\n" * 12)
+    tokenizer = kzoo.FastTokenizer.train([TEXT], 60, algorithm="wordpiece")
+    forgets = kzoo.CausalLM.from_size(
+        "tiny", tokenizer, num_layers=1, hidden_dim=16, num_heads=2, positions="rotary"
+    )
+    tests = {}
+    for measure in ("loss", "word_perplexity"):
+        asked = Evaluation(main=("validation", measure))
+        asked = dataclasses.replace(recipe, evaluation=asked)
+        if measure == "word_perplexity":
+            with pytest.raises(ValueError, match="gives back each text as it was"):
+                evaluation.evaluate(forgets, asked, tmp_path, ["validation"])
+        else:
+            scores = evaluation.evaluate(forgets, asked, tmp_path, ["validation"])
+            tests = scores["tests"]["validation"]
+    assert set(tests["measures"]) == {"loss", "perplexity"}
+    assert tests["rows"] > 1  # windows
 
 
 def test_a_stride_beyond_the_window_is_refused(writer):

@@ -312,6 +312,27 @@ def test_new_scores_are_taken_up(preset):
         kzoo.from_preset(preset)
 
 
+def test_new_records_take_their_place_at_once_or_not_at_all(preset, monkeypatch):
+    before = {path.name: path.read_bytes() for path in preset.iterdir()}
+    wrong = {"scores.json": {**SCORES, "main": ["other", "accuracy"]}}
+    with pytest.raises(ValueError, match="main must name a test"):
+        registry.update_preset(preset, wrong)
+    assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
+    (preset / "notes.txt").write_text("mine")
+    updated = registry.update_preset(preset, {"scores.json": SCORES})
+    assert updated.score.value == 0.75 and updated.folder == preset
+    assert "accuracy" in (preset / "README.md").read_text()
+    assert {p.name for p in preset.iterdir()} == {*before, "scores.json", "notes.txt"}
+    registry.check_preset(preset)
+    # A kill between the card and the manifest is no edit by hand.
+    (preset / "scores.json").unlink()
+    monkeypatch.setattr(registry, "write_json", lambda *_: None)
+    registry.update_preset(preset)
+    monkeypatch.undo()
+    registry.update_preset(preset)
+    registry.check_preset(preset)
+
+
 def test_scores_of_weights_that_are_no_more_say_nothing(preset):
     weights = registry.sha256(preset / "model.safetensors")
     for noted, expected in ((weights, 0.75), ("0" * 64, None)):
@@ -323,7 +344,10 @@ def test_scores_of_weights_that_are_no_more_say_nothing(preset):
         assert ("0.75" in said) == (expected is not None)
 
 
-def test_what_the_recipe_says_later_is_taken_up(preset):
+@pytest.mark.parametrize("saved_again", [False, True])
+def test_what_the_recipe_says_later_is_taken_up(preset, saved_again):
+    if saved_again:  # which is no statement by hand of what nobody said
+        preset = kzoo.save_preset(preset, preset.with_name("again")).folder
     assert not registry.read_preset(preset).research_only
     recipe = (preset / "recipe.toml").read_text()
     assert recipe.count("[data]\n") == 1

@@ -27,7 +27,9 @@ def check(folder):
     listed = json.loads((folder / "preset.json").read_text("utf-8"))["files"]
     lie = {f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()}
     assert lie == {*listed, "README.md", "preset.json"}
-    assert (folder / "README.md").read_text("utf-8") == card(folder)
+    said = (folder / "README.md").read_text("utf-8")
+    assert said == card(folder)
+    assert not [c for c in said if not c.isprintable() and c != "\n"]
     assert preset.licence and preset.data and preset.score
     exports = registry.read_record(folder, "exports.json")
     for form in exports["forms"] if exports else ():
