@@ -6,21 +6,24 @@ import math
 import keras
 import numpy as np
 
+from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape
 
 
 def shape(x):
     """The shape of `x` as a tuple: an int where an axis is known, else a scalar."""
-    if not isinstance(x, OnnxValue):
-        return keras.ops.shape(x)
-    return tuple(dim(x, axis) for axis in range(x.ndim))
+    if isinstance(x, OnnxValue):
+        return tuple(dim(x, axis) for axis in range(x.ndim))
+    if keras.backend.backend() == "tensorflow" and keras.ops.is_tensor(x):
+        return tensorflow.shape(x)
+    return keras.ops.shape(x)
 
 
 @op
 def dim(x, axis):
     """The length of one axis: an int where it is known, else an integer scalar."""
-    return keras.ops.shape(x)[axis]
+    return shape(x)[axis]
 
 
 @dim.emits
@@ -176,6 +179,10 @@ def _(graph, xs, axis):
 @op
 def split(x, sections, axis=-1):
     """Splits into equal parts (an int) or parts of the given sizes (a list)."""
+    if not isinstance(sections, int) and len(set(sections)) == 1:
+        sections = len(sections)
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow.split(x, sections, axis)
     if not isinstance(sections, int):
         sections = list(np.cumsum(sections)[:-1])
     return keras.ops.split(x, sections, axis)
@@ -237,6 +244,9 @@ def _(graph, x, indices, axis=0):
 @op
 def take_along_axis(x, indices, axis):
     """Elements of `x` picked by `indices` of the same rank, along `axis`."""
+    last = axis in (-1, len(indices.shape) - 1)
+    if last and keras.backend.backend() == "tensorflow":
+        return tensorflow.take_along_last_axis(x, indices)
     return keras.ops.take_along_axis(x, indices, axis=axis)
 
 

@@ -79,6 +79,31 @@ def layer_norm(x, gamma, beta, epsilon, training):
     return normalize(x)[0] * gamma + beta
 
 
+def shape(x):
+    """Like `kzoo.ops.shape`: all lengths that are not known are one op's outputs."""
+    import tensorflow as tf
+
+    known = x.shape.as_list()
+    if None not in known:
+        return tuple(known)
+    sizes = tf.unstack(tf.shape(x), len(known))
+    return tuple(size if n is None else n for n, size in zip(known, sizes, strict=True))
+
+
+def split(x, sections, axis):
+    """Like `kzoo.ops.split`: Keras computes the sizes with a dozen ops."""
+    import tensorflow as tf
+
+    return tf.split(x, sections, axis)
+
+
+def take_along_last_axis(x, indices):
+    """Elements of `x` (..., D) at `indices` (..., E): Keras makes 60 ops of it."""
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=-1, batch_dims=len(indices.shape) - 1)
+
+
 def linear(x, kernel, bias=None, transposed=False):
     """`x @ kernel + bias` as one product of matrices: tensordot takes ten small ops.
 
@@ -107,5 +132,5 @@ def linear(x, kernel, bias=None, transposed=False):
         return y
     sizes = [*x.shape[:-1], y.shape[-1]]
     if sizes.count(None) > 1:
-        return tf.reshape(y, tf.concat([tf.shape(x)[:-1], sizes[-1:]], 0))
+        return tf.reshape(y, [*shape(x)[:-1], sizes[-1]])
     return tf.reshape(y, [-1 if size is None else size for size in sizes])
