@@ -12,6 +12,7 @@ import re
 import statistics
 from pathlib import Path
 
+from kzoo.zoo.cards import markdown_table
 from kzoo.zoo.registry import list_presets
 
 EXPORT = Path(__file__).parent
@@ -29,12 +30,6 @@ FORMS = {
     "int4": "onnx int4",
     "genai": "genai",
 }
-
-
-def table(rows):
-    """Markdown of rows of strings, the first one the head."""
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def presets():
@@ -57,7 +52,7 @@ def presets():
                 licence + (" (research only)" if preset.research_only else ""),
             ]
         )
-    return table(rows)
+    return markdown_table(rows[0], rows[1:])
 
 
 def matrix():
@@ -82,8 +77,8 @@ def matrix():
         for form in ("onnx", "tf_saved_model")
     ]
     return (
-        f"{table(rows)}\n\nNumbers in the first two are at most {largest[0]:.0e} and "
-        f"{largest[1]:.0e} from Keras's."
+        f"{markdown_table(rows[0], rows[1:])}\n\nNumbers in the first two are at most "
+        f"{largest[0]:.0e} and {largest[1]:.0e} from Keras's."
     )
 
 
@@ -132,7 +127,7 @@ def comparisons():
     wanted = ("tensorflow", "keras", "onnxruntime", *peers)
     said = ", ".join(f"{name} {versions[name]}" for name in wanted if name in versions)
     where = "; ".join(sorted(machines))
-    return f"{table(lines)}\n\nMeasured on {where}, with {said}."
+    return f"{markdown_table(lines[0], lines[1:])}\n\nMeasured on {where}, with {said}."
 
 
 SECTIONS = {"presets": presets, "matrix": matrix, "comparisons": comparisons}

@@ -194,7 +194,7 @@ def _model(preset, config):
                     f"{stack['vocabulary_size']:,} tokens",
                 )
             )
-    return _table(("", ""), rows)
+    return markdown_table(("", ""), rows)
 
 
 def _data(preset, recipe):
@@ -207,7 +207,7 @@ def _data(preset, recipe):
         ("use", "research only" if preset.research_only else None),
         ("begun with", _begun_with(recipe)),
     ]
-    return _table(("", ""), [row for row in rows if row[1]])
+    return markdown_table(("", ""), [row for row in rows if row[1]])
 
 
 def _begun_with(recipe):
@@ -267,7 +267,7 @@ def _scores(preset, recipe, scores):
                 )
             )
         names = ("test", "rows", "measure", "value", "interval", "options")
-        parts.append(_table(names, rows))
+        parts.append(markdown_table(names, rows))
         for signature in dict.fromkeys(s.signature for s in all_scores(scores)):
             parts.append(f"sacrebleu: `{signature}`" if signature else None)
     else:
@@ -284,7 +284,8 @@ def _scores(preset, recipe, scores):
     if published:
         rows = [(each["what"], each["score"], each["source"]) for each in published]
         parts.append(
-            "Published for comparison:\n\n" + _table(("what", "score", "source"), rows)
+            "Published for comparison:\n\n"
+            + markdown_table(("what", "score", "source"), rows)
         )
     return "\n\n".join(part for part in parts if part)
 
@@ -313,7 +314,7 @@ def _speed(scores):
     ]
     if not rows:
         return None
-    table = _table(("test", "rows", "seconds", "rows a second"), rows)
+    table = markdown_table(("test", "rows", "seconds", "rows a second"), rows)
     return f"{table}\n\nWith what was compiled on the way. {_machine(scores)}"
 
 
@@ -356,7 +357,7 @@ def _exports(preset, exports):
     parts = [
         "Each was run in its own runtime and compared with the model before it was "
         f"kept; then it was scored{on}, in as many seconds as the last column says.",
-        _table(names, rows),
+        markdown_table(names, rows),
         _machine(exports),
         "\n".join(left),
     ]
@@ -372,7 +373,8 @@ def _attention(folder):
     )
 
 
-def _table(names, rows):
+def markdown_table(names, rows):
+    """A table in Markdown, of what prints on one line."""
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
