@@ -24,7 +24,7 @@ from kzoo.cli.console import (
 )
 
 HELP = help_text("""
-See all of kzoo at work in about three minutes, without a network.
+See all of kzoo at work in about two minutes, without a network.
 
 The presets that kzoo ships each answer an example: they translate, classify, tag and
 write. Then the translator of captions learns something new: to write dates ("le 3 mars

@@ -44,7 +44,7 @@ from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RecipeError
 from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
 
-_WORK, _TOKENIZER = "training", "tokenizer"
+_WORK, _TOKENIZER, _EPOCHS = "training", "tokenizer", "epochs"
 
 
 class OtherTraining(ValueError):
@@ -136,15 +136,24 @@ class Run:
                     f"{'; '.join(changed)}. Run it with the same settings to go on, or "
                     "name another folder."
                 )
-        self._work.mkdir(parents=True, exist_ok=True)
-        write_json(path, settings)
         self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
-        done, epochs = self.epochs_done, self.recipe.training.epochs
-        if done > epochs:
+        done, training = self.epochs_done, self.recipe.training
+        if done > training.epochs:
             raise OtherTraining(
                 f"{self.out} was trained for {done} epochs. Give epochs {done} or "
-                f"more, or another folder. Received: {epochs}."
+                f"more, or another folder. Received: {training.epochs}."
             )
+        if done and training.average > 1:
+            kept = len([*(self._work / _EPOCHS).glob("epoch-*.npz")])
+            found = min(kept, done) + training.epochs - done
+            if found < min(training.average, training.epochs):
+                raise OtherTraining(
+                    f"{self.out} keeps weights of its last {kept} epochs of {done}: "
+                    f"average can be {max(found, 1)} at most, or epochs more. "
+                    f"Received: {training.average}."
+                )
+        self._work.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
         return resumed
 
     # What is trained.
@@ -220,7 +229,7 @@ class Run:
         if training.best:
             keeps = [BestEpoch(self._work / "best.npz", training.best)]
         elif training.average > 1:
-            keeps = [CheckpointAverage(self._work / "epochs", training.average)]
+            keeps = [CheckpointAverage(self._work / _EPOCHS, training.average)]
         else:
             keeps = []
         scores = [_Scores(*self._pairs(self._held_out))]

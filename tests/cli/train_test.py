@@ -87,6 +87,9 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
     assert losses[0] == losses[1]
     assert (tmp_path / "parts" / "curve.png").stat().st_size > 1000
 
+    more = run(*parts, "--average", 2)
+    assert more.exit_code == 2
+    assert "last 0 epochs of 3: average can be 1 at most" in more.stderr
     changed = run(*parts[:-2], "--epochs", 3, "--seed", 5)
     assert changed.exit_code == 2
     assert "--seed was 0, now 5" in changed.stderr
