@@ -130,7 +130,8 @@ def _write(own, path, record):
     """Writes a record, with the weights that it is of; into a preset with its card."""
     from kzoo.checkpoints.files import SAFETENSORS
     from kzoo.files import write_json
-    from kzoo.zoo.registry import MANIFEST, RECORDS, sha256, update_preset
+    from kzoo.zoo.registry import MANIFEST, RECORDS, sha256
+    from kzoo.zoo.saving import update_preset
 
     if (own / SAFETENSORS).is_file():
         record = {**record, "weights": sha256(own / SAFETENSORS)}

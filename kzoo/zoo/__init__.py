@@ -9,7 +9,7 @@ _EXPORTS = {
     "from_preset": "kzoo.zoo.pretrained",
     "list_presets": "kzoo.zoo.registry",
     "save_hf": "kzoo.zoo.pretrained",
-    "save_preset": "kzoo.zoo.registry",
+    "save_preset": "kzoo.zoo.saving",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -29,12 +29,12 @@ contradict one another are refused with the file and the key. `kzoo.zoo.training
 """
 
 import dataclasses
-import json
-import re
 import tomllib
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
 
 from kzoo.config import SIZES, ModelConfig
 from kzoo.files import write_text
@@ -610,56 +610,13 @@ class Recipe:
 
     def save(self, path):
         """Writes the recipe as TOML, beside and then there."""
-        write_text(Path(path), to_toml(self.to_dict()))
+        write_text(Path(path), tomli_w.dumps(self.to_dict()))
 
 
 def shipped():
     """Name to path of the recipes that kzoo brings along, sorted by name."""
     paths = sorted(SHIPPED.glob(f"*/{RECIPE}"))
     return {path.parent.name: path for path in paths}
-
-
-def to_toml(table):
-    """A nested dict as TOML: its values first, then its tables.
-
-    Args:
-        table: of str, int, float, bool, lists and dicts; a dict in a list stands in one
-            line.
-    """
-    lines = []
-
-    def write(table, path):
-        tables = {k: v for k, v in table.items() if isinstance(v, dict)}
-        for key, value in table.items():
-            if key not in tables:
-                lines.append(f"{_key(key)} = {_value(value)}")
-        for key, value in tables.items():
-            inner = f"{path}.{_key(key)}" if path else _key(key)
-            lines.extend([""] * bool(lines) + [f"[{inner}]"])
-            write(value, inner)
-
-    write(table, "")
-    return "\n".join(lines) + "\n"
-
-
-def _key(key):
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
-
-
-def _value(value):
-    if isinstance(value, dict):
-        pairs = (f"{_key(key)} = {_value(each)}" for key, each in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's; DEL alone is one in TOML and none in JSON.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    raise TypeError(f"TOML has no {type(value).__name__}. Received: {value!r}.")
 
 
 def _table(cls, values, where):

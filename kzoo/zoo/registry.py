@@ -1,28 +1,22 @@
-"""The presets that kzoo ships, and folders of presets: found, checked, written.
+"""The presets that kzoo ships, and folders of presets: found, read and checked.
 
 A preset is a folder: what `save_folder` writes, records of how it was made and
 measured (`RECORDS`), a manifest (`preset.json`) with the size and SHA-256 of each of
-these files, and a card (`README.md`) that `kzoo.zoo.cards` writes from them. Finding
-and checking needs no Keras, so that the command answers at once.
+these files, and a card (`README.md`) that `kzoo.zoo.cards` writes from them. Nothing
+here needs Keras, so that the command answers at once; `kzoo.zoo.saving` writes presets.
 """
 
 import dataclasses
 import difflib
 import hashlib
 import json
-import math
-import re
-import shutil
 import tomllib
-import warnings
 from pathlib import Path, PurePosixPath
 from typing import get_args
 
-import kzoo
-from kzoo.checkpoints import hub, safetensors_file
+from kzoo.checkpoints import hub
 from kzoo.checkpoints.files import SAFETENSORS
-from kzoo.config import Architecture, ModelConfig
-from kzoo.files import beside, install, write_json, write_text
+from kzoo.config import Architecture
 
 SHIPPED = Path(__file__).with_name("presets")
 MANIFEST, CARD = "preset.json", "README.md"
@@ -32,10 +26,10 @@ SCORES, EXPORTS = "scores.json", "exports.json"
 CURVE, ATTENTION = "curve.png", "attention.png"
 RECORDS = (RECIPE, HISTORY, SCORES, EXPORTS, EXAMPLES, CURVE, ATTENTION)
 # Of those, what is said of the weights as they are in the file.
-_MEASURED = (SCORES, EXPORTS, EXAMPLES, ATTENTION)
-_CONFIG, _TOKENIZER = "config.json", "tokenizer_config.json"
+MEASURED = (SCORES, EXPORTS, EXAMPLES, ATTENTION)
+CONFIG, _TOKENIZER = "config.json", "tokenizer_config.json"
 # What a manifest says of a preset beside its files.
-_DESCRIBED = ("title", "licence", "research_only", "data", "language")
+DESCRIBED = ("title", "licence", "research_only", "data", "language")
 
 # A task's short name, and its class.
 TASKS = {
@@ -192,7 +186,7 @@ def read_preset(folder):
         ValueError: the manifest or the scores are not what they should be.
     """
     folder = Path(folder)
-    return _described(_read_manifest(folder), folder)
+    return described_by(read_manifest(folder), folder)
 
 
 def began_with(source):
@@ -206,7 +200,7 @@ def began_with(source):
     return read_preset(folder)
 
 
-def _described(said, folder):
+def described_by(said, folder):
     """The `Preset` of a manifest."""
     fields = {f.name for f in dataclasses.fields(Preset)} & set(said)
     made = {name: said[name] for name in fields}
@@ -299,7 +293,13 @@ _KEYS = {
 }
 
 
-def _read_manifest(folder):
+def read_manifest(folder):
+    """What a manifest says, as JSON has it.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it lacks something, or has more.
+    """
     path = folder / MANIFEST
     said = read_record(folder, MANIFEST)
     if said is None:
@@ -349,9 +349,9 @@ def check_preset(folder, whole=True):
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         return
-    files = _read_manifest(folder)["files"]
+    files = read_manifest(folder)["files"]
     again = "Get the preset again, or write it again with kzoo.save_preset."
-    needed = [_CONFIG, SAFETENSORS]
+    needed = [CONFIG, SAFETENSORS]
     needed += [_TOKENIZER] * (folder / _TOKENIZER).is_file()
     for name in needed:
         if name not in files:
@@ -382,242 +382,3 @@ def sha256(path):
     """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def save_preset(
-    model,
-    folder,
-    *,
-    dtype="float16",
-    records=None,
-    overwrite=False,
-    name=None,
-    title=None,
-    licence=None,
-    research_only=None,
-    data=None,
-    language=None,
-):
-    """Writes a preset's folder: `from_preset` loads it, a hub takes it as it is.
-
-    It holds the model, the records that come along, a manifest with the SHA-256 of
-    each file, which `from_preset` checks, and a card. What a recipe's card shows, such
-    as examples, is computed with the weights as they were written.
-
-    Args:
-        model: a task; or a folder of one, such as `kzoo train` wrote, or else what
-            `from_preset` takes, whose records come along.
-        folder: a new one.
-        dtype: of the weights, as in `save_folder`. They load as float32 by default.
-        records: a folder with `RECORDS` of this model: its recipe, history, scores,
-            exports, pictures; where `model` is a folder, that one. What was measured
-            comes along only from weights that are equal to those written, to the bit.
-        overwrite: replace a preset that stands there, or the records of one to be.
-        name: of the preset; so for the following, which win over the recipe. By default
-            the folder's name.
-        title: for people; by default the name.
-        licence: of the data that the weights were trained on.
-        research_only: whether that data is for research alone.
-        data: its name.
-        language: codes of its languages, such as `["en", "de"]`.
-
-    Returns:
-        The `Preset`.
-
-    Raises:
-        FileExistsError: something stands at `folder` that may not be replaced.
-        ValueError: a name that is none, or a weight that `dtype` cannot hold. Nothing
-            is written.
-    """
-    from kzoo.tasks import load_task
-    from kzoo.zoo.illustrations import illustrate
-    from kzoo.zoo.pretrained import from_preset
-
-    folder = Path(folder)
-    _check_place(folder, overwrite)
-    if isinstance(model, str | Path):
-        records = model if records is None else records
-        model = from_preset(model)
-    described = {}
-    if records is not None:
-        patterns = (*hub.PATTERNS, *RECORDS)
-        records = hub.local_folder(located(records), patterns=patterns)
-        if (records / MANIFEST).is_file():
-            said = _read_manifest(records)
-            described = {k: said[k] for k in said["by_hand"] if k in _DESCRIBED}
-    values = (title, licence, research_only, data, language and list(language))
-    given = dict(zip(_DESCRIBED, values), name=name)
-    described |= {key: value for key, value in given.items() if value is not None}
-    with beside(folder) as partial:
-        made = partial / folder.name
-        model.save_folder(made, dtype=dtype)
-        if records is not None:
-            _bring(records, made)
-        illustrate(load_task(made), made)
-        update_preset(made, **described)
-        install(partial, [folder])
-    return read_preset(folder)
-
-
-def _check_place(folder, overwrite):
-    """Refuses to replace what is no preset alone."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", folder.name):
-        raise ValueError(
-            "A preset's name is of letters, digits, dots, underscores and hyphens. "
-            f"Received: {folder.name!r}."
-        )
-    if not folder.exists():
-        return
-    if not overwrite or not folder.is_dir():
-        raise FileExistsError(
-            f"{folder} exists. Choose another folder"
-            + (", or overwrite=True." if folder.is_dir() else ".")
-        )
-    known = {CARD, MANIFEST, *RECORDS}
-    if (folder / MANIFEST).is_file():
-        known |= set(_read_manifest(folder)["files"])
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder).as_posix() not in known:
-            raise FileExistsError(
-                f"{folder} is no folder of a preset alone, and overwrite=True replaces "
-                f"nothing else. Choose another folder, or remove it. It holds: {path}."
-            )
-
-
-def _bring(records, folder):
-    """Copies records; what was measured of other weights stays where it is."""
-    weights, left = sha256(folder / SAFETENSORS), []
-    theirs = records / SAFETENSORS
-    same = not theirs.is_file() or sha256(theirs) == weights
-    for name in RECORDS:
-        if not (records / name).is_file():
-            continue
-        fits = same or name not in _MEASURED
-        if name in (SCORES, EXPORTS):
-            noted = read_record(records, name).get("weights")
-            fits = fits if noted is None else noted == weights
-        if fits:
-            shutil.copyfile(records / name, folder / name)
-        elif name in (SCORES, EXPORTS):
-            left.append(name)
-    if left:
-        warnings.warn(
-            f"{' and '.join(left)} of {records} were measured with other weights than "
-            "those of the preset, which are rounded or trained on, and were left out. "
-            "Measure the preset: kzoo evaluate.",
-            stacklevel=3,
-        )
-
-
-def update_preset(folder, records=None, **described):
-    """Writes manifest and card anew, from the files as they are, and records.
-
-    After a file of a preset has changed. A card that somebody edited stays as it is,
-    with a warning.
-
-    Args:
-        folder: of a preset, or one with the files of a preset to be.
-        records: new contents of its JSON files by name, such as `SCORES`: all is made
-            beside the folder, and takes its place at once.
-        **described: `name`, `title`, `licence`, `research_only`, `data`, `language`;
-            what is left out is as the recipe says, or else as before.
-
-    Returns:
-        The `Preset`.
-
-    Raises:
-        ValueError: a record is not what it should be; nothing is written.
-    """
-    from kzoo.zoo.cards import card
-
-    folder = Path(folder)
-    if records:
-        return _update_at_once(folder, records, described)
-    config = read_record(folder, _CONFIG)
-    recipes = _said_by(read_record(folder, RECIPE))
-    before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
-
-    given = {key: value for key, value in described.items() if value is not None}
-    by_hand = {key: before[key] for key in before.get("by_hand", ())} | given
-
-    def known(name, otherwise):
-        said = (by_hand.get(name), recipes.get(name), before.get(name))
-        return next((value for value in said if value is not None), otherwise)
-
-    listed = [folder / name for name in (*before.get("files", ()), *RECORDS)]
-    listed += _model_files(folder)
-    listed = sorted({path for path in listed if path.is_file()})
-    named = known("name", folder.name)
-    with open(folder / SAFETENSORS, "rb") as file:
-        tensors = safetensors_file.read_places(file, folder / SAFETENSORS).values()
-    inverse = {kind: task for task, kind in TASKS.items()}
-    manifest = {
-        "kzoo": kzoo.__version__,
-        "name": named,
-        "title": known("title", named),
-        "task": inverse[config["task"]],
-        "architecture": ModelConfig.from_dict(config["model"]).architecture,
-        "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
-        "licence": known("licence", None),
-        "research_only": known("research_only", False),
-        "data": known("data", None),
-        "language": known("language", []),
-        "by_hand": sorted(by_hand),
-        "files": {
-            path.relative_to(folder).as_posix(): {
-                "bytes": path.stat().st_size,
-                "sha256": sha256(path),
-            }
-            for path in listed
-        },
-    }
-    preset = _described(manifest, folder)
-    text, path = card(folder, preset), folder / CARD
-    manifest["card"] = hashlib.sha256(text.encode()).hexdigest()
-    found = sha256(path) if path.is_file() and before else None
-    if found in (None, before.get("card"), manifest["card"]):
-        write_text(path, text)
-    else:
-        warnings.warn(
-            f"{path} was edited, and stays as it is. Remove it for one that is written "
-            "from the records.",
-            stacklevel=2,
-        )
-    write_json(folder / MANIFEST, manifest)
-    return preset
-
-
-def _update_at_once(folder, records, described):
-    """`update_preset` in a copy, of which the folder gets what is new."""
-    with beside(folder) as partial:
-        copy = partial / folder.name
-        copy.mkdir()
-        before = _read_manifest(folder) if (folder / MANIFEST).is_file() else {}
-        names = {*before.get("files", ()), *RECORDS, MANIFEST, CARD}
-        names |= {path.relative_to(folder).as_posix() for path in _model_files(folder)}
-        for name in names:
-            if (folder / name).is_file():
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(folder / name, copy / name)
-        for name, content in records.items():
-            write_json(copy / name, content)
-        update_preset(copy, **described)
-        install(copy, [folder / name for name in (*records, CARD, MANIFEST)])
-    return read_preset(folder)
-
-
-def _said_by(recipe):
-    """What a recipe says of `_DESCRIBED`; `None` of what it does not."""
-    recipe = recipe or {}
-    used = recipe.get("data", {})
-    keys = ("licence", "research_only", "name", "languages")
-    return dict(zip(_DESCRIBED, [recipe.get("title"), *map(used.get, keys)]))
-
-
-def _model_files(folder):
-    """What `save_folder` wrote."""
-    return [
-        path
-        for pattern in (_CONFIG, SAFETENSORS, "tokenizer*")
-        for path in folder.glob(pattern)
-    ]

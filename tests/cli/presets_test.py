@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kzoo
-from kzoo.zoo import registry
+from kzoo.zoo import registry, saving
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def shipped(translator, tmp_path, monkeypatch):
     tests = {"flickr": {"rows": 3, "measures": measures}}
     scores = {"command": "-", "tests": tests, "main": ["flickr", "bleu_lowercased"]}
     (folder / "scores.json").write_text(json.dumps(scores))
-    registry.update_preset(folder)
+    saving.update_preset(folder)
     return folder
 
 

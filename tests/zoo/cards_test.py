@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import kzoo
-from kzoo.zoo import registry
+from kzoo.zoo import saving
 from kzoo.zoo.cards import card
 from tests.harness import perturb
 
@@ -141,11 +141,11 @@ def test_the_hub_reads_its_head(written):
     ],
 )
 def test_licences_have_the_hub_s_names(folder, licence, expected):
-    registry.update_preset(folder, licence=licence)
+    saving.update_preset(folder, licence=licence)
     try:
         assert ModelCard(card(folder)).data.license == expected
     finally:
-        registry.update_preset(folder, licence="no explicit licence; research")
+        saving.update_preset(folder, licence="no explicit licence; research")
 
 
 def test_numbers_are_those_of_the_records(written):

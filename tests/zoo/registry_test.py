@@ -12,7 +12,7 @@ import pytest
 
 import kzoo
 from kzoo.checkpoints.files import open_tensors
-from kzoo.zoo import pretrained, registry
+from kzoo.zoo import pretrained, registry, saving
 from tests.harness import perturb, to_numpy
 
 RECIPE = """
@@ -303,7 +303,7 @@ def test_scores_of_other_weights_stay_behind(trained, tmp_path):
 
 def test_new_scores_are_taken_up(preset):
     (preset / "scores.json").write_text(json.dumps(SCORES))
-    updated = registry.update_preset(preset)
+    updated = saving.update_preset(preset)
     assert str(updated.score) == "accuracy 0.75 on test"
     assert updated.title == "Moods"
     registry.check_preset(preset)
@@ -316,20 +316,20 @@ def test_new_records_take_their_place_at_once_or_not_at_all(preset, monkeypatch)
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
     wrong = {"scores.json": {**SCORES, "main": ["other", "accuracy"]}}
     with pytest.raises(ValueError, match="main must name a test"):
-        registry.update_preset(preset, wrong)
+        saving.update_preset(preset, wrong)
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
     (preset / "notes.txt").write_text("mine")
-    updated = registry.update_preset(preset, {"scores.json": SCORES})
+    updated = saving.update_preset(preset, {"scores.json": SCORES})
     assert updated.score.value == 0.75 and updated.folder == preset
     assert "accuracy" in (preset / "README.md").read_text()
     assert {p.name for p in preset.iterdir()} == {*before, "scores.json", "notes.txt"}
     registry.check_preset(preset)
     # A kill between the card and the manifest is no edit by hand.
     (preset / "scores.json").unlink()
-    monkeypatch.setattr(registry, "write_json", lambda *_: None)
-    registry.update_preset(preset)
+    monkeypatch.setattr(saving, "write_json", lambda *_: None)
+    saving.update_preset(preset)
     monkeypatch.undo()
-    registry.update_preset(preset)
+    saving.update_preset(preset)
     registry.check_preset(preset)
 
 
@@ -338,7 +338,7 @@ def test_scores_of_weights_that_are_no_more_say_nothing(preset):
     for noted, expected in ((weights, 0.75), ("0" * 64, None)):
         scores = {**SCORES, "weights": noted}
         (preset / "scores.json").write_text(json.dumps(scores))
-        score = registry.update_preset(preset).score
+        score = saving.update_preset(preset).score
         assert (score and score.value) == expected
         said = (preset / "README.md").read_text()
         assert ("0.75" in said) == (expected is not None)
@@ -353,7 +353,7 @@ def test_what_the_recipe_says_later_is_taken_up(preset, saved_again):
     assert recipe.count("[data]\n") == 1
     changed = recipe.replace("[data]\n", "[data]\nresearch_only = true\n")
     (preset / "recipe.toml").write_text(changed)
-    assert registry.update_preset(preset).research_only
+    assert saving.update_preset(preset).research_only
     assert "For research only" in (preset / "README.md").read_text()
 
 
@@ -361,7 +361,7 @@ def test_a_card_that_was_edited_stays(preset):
     (preset / "README.md").write_text("by hand")
     (preset / "scores.json").write_text(json.dumps(SCORES))
     with pytest.warns(UserWarning, match="README.md was edited"):
-        updated = registry.update_preset(preset)
+        updated = saving.update_preset(preset)
     assert updated.score.value == 0.75
     assert (preset / "README.md").read_text() == "by hand"
 
@@ -388,7 +388,7 @@ def test_nothing_is_written_where_the_main_score_was_not_measured(preset):
     scores = {**SCORES, "main": ["other", "accuracy"]}
     (preset / "scores.json").write_text(json.dumps(scores))
     with pytest.raises(ValueError, match="main must name a test"):
-        registry.update_preset(preset)
+        saving.update_preset(preset)
     assert (preset / "preset.json").read_bytes() == before
 
 
@@ -434,7 +434,7 @@ def test_a_failure_leaves_what_stood_there(preset, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(registry, "update_preset", fail)
+    monkeypatch.setattr(saving, "update_preset", fail)
     with pytest.raises(OSError, match="No space"):
         kzoo.save_preset(make(), preset, overwrite=True)
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before

@@ -7,7 +7,7 @@ import pytest
 
 import kzoo
 from kzoo.files import write_json
-from kzoo.zoo import registry
+from kzoo.zoo import registry, saving
 from kzoo.zoo.cards import card
 
 EACH, ALL = 25_000_000, 80_000_000  # bytes
@@ -67,7 +67,7 @@ def whole(tmp_path_factory):
     ]
     exports = {"score": {"loss": 2.0}, "seconds": 1.0, "forms": forms}
     (folder / "exports.json").write_text(json.dumps(exports))
-    registry.update_preset(folder)
+    saving.update_preset(folder)
     return folder
 
 
@@ -79,7 +79,7 @@ def worse_int8(folder):
     exports = registry.read_record(folder, "exports.json")
     exports["forms"][0]["form"] = "ONNX int8"
     write_json(folder / "exports.json", exports | {"score": {"loss": 2.05}})
-    registry.update_preset(folder)
+    saving.update_preset(folder)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def worse_int8(folder):
         lambda folder: (folder / "notes.txt").write_text("left over"),
         lambda folder: (folder / "scores.json").unlink(),
         lambda folder: folder.rename(folder.with_name("renamed")),
-        lambda folder: registry.update_preset(folder, licence=""),
+        lambda folder: saving.update_preset(folder, licence=""),
         worse_int8,
     ],
 )
