@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from kzoo.tokenizers import FastTokenizer, load_tokenizer
-from kzoo.zoo import exports, save_preset
+from kzoo.zoo import evaluation, exports, recipes, save_preset, training
 from kzoo.zoo.recipes import Model, Recipe, RecipeError, Schedule, Tokenizer, shipped
 from kzoo.zoo.registry import check_preset
 
@@ -117,6 +117,24 @@ def prepared(tmp_path):
     return prepare
 
 
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory):
+    """A folder with recipe.toml, data, and run: what was trained of them."""
+    folder, recipe = tmp_path_factory.mktemp("tagger"), tiny("ewt-entities")
+    write_data(recipe, folder / "data")
+    recipe.save(folder / "recipe.toml")
+    training.train(recipe, folder / "data", folder / "run")
+    return folder
+
+
+@pytest.fixture
+def trained(tagger, tmp_path):
+    """The same, a test's own; its recipe, and the arguments that train it again."""
+    shutil.copytree(tagger, tmp_path, dirs_exist_ok=True)
+    command = ("train", tmp_path / "recipe.toml", "--data", tmp_path / "data")
+    return tiny("ewt-entities"), command
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_a_recipe_trains_and_is_scored(run, prepared, tmp_path, name):
     recipe, command = prepared(name)
@@ -200,11 +218,9 @@ def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tm
 
 
 def test_every_exported_form_is_scored_and_the_manifest_stays_true(
-    run, prepared, tmp_path, monkeypatch
+    run, trained, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(exports, "FORMS", {"ONNX": dict(format="onnx")})
-    _, command = prepared("ewt-entities")
-    assert run(*command, "--out", tmp_path / "run").exit_code == 0
     folder = tmp_path / "preset"
     save_preset(tmp_path / "run", folder)
     scored = run("evaluate", folder, "--data", tmp_path / "data", "--exports")
@@ -235,12 +251,8 @@ def test_every_exported_form_is_scored_and_the_manifest_stays_true(
 
 
 def test_scores_stay_when_the_exports_fail(
-    run, refused, prepared, tmp_path, monkeypatch
+    run, refused, trained, tmp_path, monkeypatch
 ):
-    from kzoo.zoo import evaluation
-
-    _, command = prepared("ewt-entities")
-    assert run(*command, "--out", tmp_path / "run").exit_code == 0
     folder = tmp_path / "preset"
     save_preset(tmp_path / "run", folder)
 
@@ -261,23 +273,18 @@ def test_scores_stay_when_the_exports_fail(
     assert "expected a file. Received: a folder" in refused(*command, "--out", folder)
 
 
-def test_a_training_may_have_its_recipe_s_name(run, prepared, tmp_path, monkeypatch):
-    from kzoo.zoo import recipes
-
-    _, command = prepared("ewt-entities")
+def test_a_training_may_have_its_recipe_s_name(run, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
         recipes, "shipped", lambda: {"entities": tmp_path / "recipe.toml"}
     )
     monkeypatch.chdir(tmp_path)
-    command = ("train", "entities", "--data", "data", "--out", "entities")
-    assert run(*command).exit_code == 0
-    again = run(*command)
+    (tmp_path / "run").rename(tmp_path / "entities")
+    again = run("train", "entities", "--data", "data", "--out", "entities")
     assert again.exit_code == 0 and "Going on" in again.stderr, again.output
 
 
-def test_weights_of_research_only_texts_stay_so(run, refused, prepared, tmp_path):
-    recipe, command = prepared("ewt-entities")
-    assert run(*command, "--out", tmp_path / "run").exit_code == 0
+def test_weights_of_research_only_texts_stay_so(run, refused, trained, tmp_path):
+    recipe, command = trained
     base = tmp_path / "base"
     save_preset(tmp_path / "run", base, research_only=True, data="Secrets")
     begun = dataclasses.replace(
@@ -302,13 +309,12 @@ def test_weights_of_research_only_texts_stay_so(run, refused, prepared, tmp_path
 
 
 def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
-    run, prepared, tmp_path
+    run, trained, tmp_path
 ):
-    recipe, command = prepared("ewt-entities")
-    assert run(*command, "--out", tmp_path / "first").exit_code == 0
+    recipe, command = trained
     begun = dataclasses.replace(
         recipe,
-        model=Model(preset=str(tmp_path / "first")),
+        model=Model(preset=str(tmp_path / "run")),
         tokenizer=Tokenizer(splits=2, alpha=0.3),
         task_options={"labels": ["O", "B-PER", "B-DOG"], "head_dropout": 0.5},
         # No weight moves by more than the rate in a step.
@@ -318,7 +324,7 @@ def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
     trained = run(*command, "--out", tmp_path / "second")
     assert trained.exit_code == 0, trained.output
     first, second = (
-        load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")
+        load_file(tmp_path / name / "model.safetensors") for name in ("run", "second")
     )
     for name, array in first.items():
         if not name.startswith("head/"):
@@ -326,7 +332,7 @@ def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
     assert second["head/output/kernel"].shape == (16, 3)
     pieces = [
         load_tokenizer(tmp_path / name).encode(["a red dog"])
-        for name in ("first", "second")
+        for name in ("run", "second")
     ]
     assert pieces[0] == pieces[1]
 
