@@ -6,8 +6,9 @@ The matrix is task x architecture x position kind x norm, in both formats; every
 model has its norms behind the sublayers. Each export verifies itself. Then `forward`
 reads rows of its own, padded on either side, and each token of `generate` must be the
 one that Keras's forward pass finds most probable there. The other forms, of text and of
-small weights, are of one model each task and architecture. Cells that the results hold
-already are left out. A cell that fails ends the script with status 1.
+small weights, are of one model each task and architecture. A checkpoint of each family
+in `tests/parity` leaves in both formats, too. Cells that the results hold already are
+left out. A cell that fails ends the script with status 1.
 """
 
 import argparse
@@ -40,6 +41,8 @@ FORMS = {
     },
     "genai": dict(format="genai"),
 }
+# Formats of checkpoints.
+LOADED = {f"checkpoint {format}": format for format in FORMATS}
 SIZE = dict(vocabulary_size=17, num_layers=1, hidden_dim=8, num_heads=2,
             intermediate_dim=12, mask_token_id=3)  # fmt: skip
 TEXT_SIZE = dict(num_layers=1, hidden_dim=32, num_heads=2, intermediate_dim=64)
@@ -244,6 +247,25 @@ def check_form(cell, form, folder):
     return max((check.get("difference", 0.0) for check in report.checks), default=0.0)
 
 
+def check_checkpoint(cell, name, folder):
+    """`check` of a family's checkpoint, without what it says of searches."""
+    from tests.parity.parity_test import written
+
+    written(cell[0], folder)
+    task = kzoo.from_preset(folder)
+    if hasattr(task, "search_defaults"):
+        task.search_defaults = {}
+    return check(task, LOADED[name], folder)
+
+
+def checkpoints():
+    """The first row of each family in `tests/parity`."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.parity.parity_test import FIRST
+
+    return [(row,) for row in FIRST.values()]
+
+
 def print_table(results):
     """By task and format the largest difference, and how many of the cells passed."""
     print(" " * 18 + "".join(f"{format:>19}" for format in FORMATS))
@@ -259,7 +281,7 @@ def print_table(results):
 def main():
     """Runs what is missing; the status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    known = (*FORMATS, *FORMS)
+    known = (*FORMATS, *FORMS, *LOADED)
     parser.add_argument("--formats", nargs="+", choices=known, default=known)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -271,6 +293,9 @@ def main():
     todo = {format: every for format in FORMATS}
     for form in FORMS:
         todo[form] = [cell for cell in one_each if has_form(TASKS[cell.task], form)]
+    todo |= dict.fromkeys(LOADED, checkpoints())
+    checks = dict.fromkeys(FORMATS, check_cell) | dict.fromkeys(FORMS, check_form)
+    checks |= dict.fromkeys(LOADED, check_checkpoint)
     # What was not run yet is null, so that the file says how much is missing.
     before, results = results, {}
     for format, cells in todo.items():
@@ -282,10 +307,9 @@ def main():
             name = " ".join(cell)
             if done[name] is not None:
                 continue
-            compared = check_form if format in FORMS else check_cell
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    done[name] = compared(cell, format, Path(folder))
+                    done[name] = checks[format](cell, format, Path(folder))
                 except ExportError as error:
                     done[name] = str(error)
             print(f"{format:20}{name:60}{done[name]}", flush=True)

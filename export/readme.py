@@ -58,7 +58,8 @@ def presets():
 def matrix():
     """For architecture and task, how many models each form was compared for."""
     results = json.loads(MATRIX.read_text(encoding="utf-8"))
-    pairs = {tuple(cell.split()[:2]) for cells in results.values() for cell in cells}
+    cells = {cell for form in FORMS.values() for cell in results.get(form, ())}
+    pairs = {tuple(cell.split()[:2]) for cell in cells}
     rows = [["variant", "task", *FORMS]]
     for name, architecture in sorted(pairs, key=lambda pair: pair[::-1]):
         row = [architecture.replace("_", "-"), f"`{name}`"]
@@ -70,16 +71,27 @@ def matrix():
             ]
             passed = sum(isinstance(value, float) for value in found)
             left = ", the rest not run" if None in found else ""
-            row.append(f"{passed} of {len(found)}{left}" if found else "–")
+            said = f"{passed} of {len(found)}{left}" if passed else "not run"
+            row.append(said if found else "–")
         rows.append(row)
     largest = [
         max(value for value in results[form].values() if isinstance(value, float))
         for form in ("onnx", "tf_saved_model")
     ]
-    return (
-        f"{markdown_table(rows[0], rows[1:])}\n\nNumbers in the first two are at most "
-        f"{largest[0]:.0e} and {largest[1]:.0e} from Keras's."
+    said = (
+        f"Numbers in the first two are at most {largest[0]:.0e} and {largest[1]:.0e} "
+        "from Keras's."
     )
+    for format, form in (("ONNX", "onnx"), ("SavedModel", "tf_saved_model")):
+        found = results.get(f"checkpoint {form}", {}).values()
+        passed = [value for value in found if isinstance(value, float)]
+        if passed:
+            said += (
+                f" Of the {len(found)} kinds of checkpoints below {len(passed)} were "
+                f"compared in {format}, whole loop included: at most "
+                f"{max(passed):.0e}."
+            )
+    return f"{markdown_table(rows[0], rows[1:])}\n\n{said}"
 
 
 def comparisons():
