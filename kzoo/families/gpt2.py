@@ -1,8 +1,14 @@
 """GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask ...")."""
 
-from kzoo.checkpoints.hf_config import Key, Only, activation, special_ids
+from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.table import Family
+
+INNER = Rule(  # left out, or None: four times the width
+    ("n_inner", "n_embd"),
+    lambda keys: {"intermediate_dim": keys.get("n_inner") or 4 * keys["n_embd"]},
+    lambda field_of: {"n_inner": field_of("intermediate_dim")},
+)
 
 GPT2 = Family(
     model_type="gpt2",
@@ -13,7 +19,7 @@ GPT2 = Family(
         Key("n_embd", "hidden_dim", 768),
         Key("n_layer", "num_layers", 12),
         Key("n_head", "num_heads", 12),
-        Key("n_inner", "intermediate_dim", lambda keys: 4 * keys["n_embd"]),
+        INNER,
         activation("activation_function", "gelu_new"),
         Key("resid_pdrop", "dropout", 0.1),
         Key("attn_pdrop", "attention_dropout", 0.1),
