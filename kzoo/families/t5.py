@@ -56,6 +56,14 @@ def feed_forward(default):
     return Rule(("feed_forward_proj", "dense_act_fn", "is_gated_act"), read, write)
 
 
+DROPOUT = Rule(
+    ("dropout_rate",),
+    lambda keys: dict.fromkeys(
+        ("dropout", "attention_dropout", "feed_forward_dropout"),
+        keys.get("dropout_rate", 0.1),
+    ),
+    lambda field_of: {"dropout_rate": field_of("dropout")},
+)
 # Older files scale what a tied head reads; newer ones have a key for that alone.
 HEAD_SCALE = Rule(
     ("scale_decoder_outputs", "d_model"),
@@ -78,7 +86,7 @@ RULES = (
     Key("relative_attention_max_distance", "relative_max_distance", 128),
     Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
     Key("tie_word_embeddings", "tie_head", True),
-    Key("dropout_rate", "dropout attention_dropout feed_forward_dropout", 0.1),
+    DROPOUT,
     special_ids(pad=0, start=0, end=1, start_key="decoder_start_token_id"),
 )
 

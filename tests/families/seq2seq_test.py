@@ -405,3 +405,11 @@ def test_wrong_defaults_are_refused(model):
     ):
         with pytest.raises(ValueError, match=named):
             model.search_defaults = wrong
+
+
+def test_rates_that_t5_has_no_key_for_are_of_training_alone():
+    family = family_of("t5")
+    config = family.read_config(T5_SMALL)
+    other = config.decoder.replace(attention_dropout=0.3)
+    keys = family.write_config(config.replace(decoder=other))
+    assert keys["dropout_rate"] == 0.1
