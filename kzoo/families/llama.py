@@ -70,9 +70,13 @@ LLAMA = Family(
 )
 
 # Of families that norm queries and keys.
-QUERY_KEY_NORMS = {
-    f"decoder/layer_{{i}}/self_attention/{own}": f"layers.{{i}}.self_attn.{name}"
-    for own, name in (("query_norm", "q_norm"), ("key_norm", "k_norm"))
-}
+QUERY_KEY_NORMS = layers(
+    "decoder",
+    "layers.{i}",
+    **{
+        f"self_attention/{own}_norm": f"self_attn.{own[0]}_norm"
+        for own in ("query", "key")
+    },
+)
 
 FAMILIES = {"llama": LLAMA}

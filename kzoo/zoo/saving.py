@@ -197,9 +197,7 @@ def update_preset(folder, records=None, **described):
         said = (by_hand.get(name), recipes.get(name), before.get(name))
         return next((value for value in said if value is not None), otherwise)
 
-    listed = [folder / name for name in (*before.get("files", ()), *RECORDS)]
-    listed += _model_files(folder)
-    listed = sorted({path for path in listed if path.is_file()})
+    listed = _files(folder, before)
     named = known("name", folder.name)
     with open(folder / SAFETENSORS, "rb") as file:
         tensors = safetensors_file.read_places(file, folder / SAFETENSORS).values()
@@ -246,12 +244,10 @@ def _update_at_once(folder, records, described):
         copy = partial / folder.name
         copy.mkdir()
         before = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
-        names = {*before.get("files", ()), *RECORDS, MANIFEST, CARD}
-        names |= {path.relative_to(folder).as_posix() for path in _model_files(folder)}
-        for name in names:
-            if (folder / name).is_file():
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(folder / name, copy / name)
+        for path in _files(folder, before, MANIFEST, CARD):
+            place = copy / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, place)
         for name, content in records.items():
             write_json(copy / name, content)
         update_preset(copy, **described)
@@ -267,10 +263,9 @@ def _said_by(recipe):
     return dict(zip(DESCRIBED, [recipe.get("title"), *map(used.get, keys)]))
 
 
-def _model_files(folder):
-    """What `save_folder` wrote."""
-    return [
-        path
-        for pattern in (CONFIG, SAFETENSORS, "tokenizer*")
-        for path in folder.glob(pattern)
-    ]
+def _files(folder, manifest, *others):
+    """Files of a preset that are there, sorted: listed, records, the model's."""
+    found = [folder / name for name in (*manifest.get("files", ()), *RECORDS, *others)]
+    for pattern in (CONFIG, SAFETENSORS, "tokenizer*"):
+        found += folder.glob(pattern)
+    return sorted({path for path in found if path.is_file()})
