@@ -32,24 +32,41 @@ class MaskedCrossEntropy(MaskedLoss):
     on every token (Vaswani et al., 2017, section 5.4; Szegedy et al., 2016,
     https://arxiv.org/abs/1512.00567, section 7).
 
+    With consistency a every example is in the batch twice, in rows i and B / 2 + i,
+    which dropout makes two; a / 4 times the sum of both divergences of their
+    distributions is added (R-Drop: Liang et al., 2021,
+    https://arxiv.org/abs/2106.14448, equation 4, halved, as this is a mean).
+
     Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
     `sample_weight`, float (B,), (B, 1) or (B, T), or `None`; or with targets (B,) and
     logits (B, C) of classes. The result is a float32 scalar in nats a target:
     sum(weight * loss) / sum(weight) over targets whose id is not `ignore_id`, where
     the weight is `sample_weight` or 1. It is 0 when none counts, and NaN when a
-    counted id is outside [0, V).
+    counted id is outside [0, V), or with consistency is not that of the other row.
 
     Args:
         label_smoothing: e, in [0, 1).
         ignore_id: the target id to leave out, usually the padding's.
         name: of the loss.
+        consistency: a, 0 or more.
 
     Raises:
-        ValueError: `label_smoothing` is not in [0, 1).
+        ValueError: `label_smoothing` is not in [0, 1), or `consistency` is negative.
     """
 
-    def __init__(self, label_smoothing=0.0, ignore_id=0, name="masked_cross_entropy"):
+    def __init__(
+        self,
+        label_smoothing=0.0,
+        ignore_id=0,
+        name="masked_cross_entropy",
+        consistency=0.0,
+    ):
         super().__init__(name)
+        if consistency < 0:
+            raise ValueError(
+                "MaskedCrossEntropy.consistency must be 0 or more. "
+                f"Received: {consistency!r}."
+            )
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(
                 "MaskedCrossEntropy.label_smoothing must be in [0, 1). "
@@ -57,6 +74,7 @@ class MaskedCrossEntropy(MaskedLoss):
             )
         self.label_smoothing = label_smoothing
         self.ignore_id = ignore_id
+        self.consistency = consistency
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """The mean loss; see the class."""
@@ -68,7 +86,14 @@ class MaskedCrossEntropy(MaskedLoss):
 
     def call(self, y_true, y_pred):
         """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
-        return token_cross_entropy(y_true, y_pred, self.ignore_id, self.label_smoothing)
+        loss = token_cross_entropy(y_true, y_pred, self.ignore_id, self.label_smoothing)
+        if not self.consistency:
+            return loss
+        first, second = ops.split(y_true, 2, axis=0)
+        same = ops.tile(first == second, (2,) + (1,) * (len(y_true.shape) - 1))
+        added = ops.where(same, _divergences(y_pred), float("nan"))
+        added = ops.where(y_true == self.ignore_id, 0.0, added)
+        return loss + self.consistency / 4 * added
 
     def get_config(self):
         """The arguments of `__init__`."""
@@ -76,7 +101,19 @@ class MaskedCrossEntropy(MaskedLoss):
             "label_smoothing": self.label_smoothing,
             "ignore_id": self.ignore_id,
             "name": self.name,
+            "consistency": self.consistency,
         }
+
+
+def _divergences(logits):
+    """How far the two halves of a batch are from one another: (B, ..., V) to (B, ...).
+
+    Both Kullback-Leibler divergences summed, in nats: sum((p - q) * (log p - log q)).
+    """
+    logits = ops.cast(logits, "float32")
+    p, q = ops.split(ops.log_softmax(logits, axis=-1), 2, axis=0)
+    found = ops.sum((ops.exp(p) - ops.exp(q)) * (p - q), axis=-1)
+    return ops.concatenate([found, found], axis=0)
 
 
 def target_ids(y_true, logits):

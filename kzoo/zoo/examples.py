@@ -12,11 +12,9 @@ from kzoo.data import (
     load_texts,
     split_examples,
 )
-from kzoo.zoo.recipes import HoldOut
+from kzoo.zoo.recipes import NUMBERS, HoldOut
 
 _TFDS = "tfds:"
-# Tasks whose targets are numbers.
-_NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
 _LABELLED = ("text_classifier", "token_classifier")
 _UNSUPERVISED = ("causal_lm", "masked_lm")
 
@@ -82,7 +80,7 @@ def inputs_and_targets(recipe, examples):
         return examples, None
     *inputs, targets = map(list, zip(*examples, strict=True))
     x = inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
-    if recipe.task in _NUMBERS:
+    if recipe.task in NUMBERS:
         targets = [_number(target, i) for i, target in enumerate(targets)]
     elif recipe.task == "text_classifier":
         # Files number the classes that the recipe names, or counts.

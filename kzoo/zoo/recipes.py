@@ -16,6 +16,7 @@
     [model]                           # `Model`: size, and fields of its configs
     [task_options]                    # arguments of the task's class, such as labels
     [training]                        # `Training`
+    [training.back_translation]       # `BackTranslation`
     [training.optimizer]              # `Optimizer`
     [training.schedule]               # `Schedule`
     [evaluation]                      # `Evaluation`
@@ -55,6 +56,8 @@ FORMATS = {
     "token_classifier": ("tagged",),
 }
 _ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
+# Tasks whose targets are numbers.
+NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
 _SAMPLED = ("unigram", "sentencepiece-bpe")
 # Keys of `Model` that are no fields of configs.
 _WHOLE = ("size", "config", "preset")
@@ -323,6 +326,22 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BackTranslation:
+    """As many pairs more: another model's translations of the targets, and the targets.
+
+    Papers: Sennrich et al., 2016, https://arxiv.org/abs/1511.06709; of the training
+    pairs themselves, Nguyen et al., 2020, https://arxiv.org/abs/1911.01986.
+
+    Args:
+        preset: what `from_preset` takes; it translates the other way.
+        options: of its `generate`.
+    """
+
+    preset: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """How it is trained.
 
@@ -336,6 +355,8 @@ class Training:
         steps: batches of an epoch of running text; by default as many as hold the text
             once.
         label_smoothing: of a cross-entropy.
+        consistency: of two passes over each example, see `MaskedCrossEntropy`.
+        back_translation: a `BackTranslation`.
         score_range: the lowest and the highest score that an embedder learns from.
         word_dropout: share of the pieces that become unknown when they are read, so
             that the context is learned, too.
@@ -358,6 +379,8 @@ class Training:
     length: int | None = None
     steps: int | None = None
     label_smoothing: float = 0.0
+    consistency: float = 0.0
+    back_translation: BackTranslation | None = None
     score_range: tuple[float, ...] | None = None
     word_dropout: float = 0.0
     embeddings: Literal["tf_idf"] | None = None
@@ -380,6 +403,8 @@ class Training:
         for name in ("label_smoothing", "word_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 _refuse(f"[training] {name}", "a rate in [0, 1)", getattr(self, name))
+        if self.consistency < 0:
+            _refuse("[training] consistency", "0 or more", self.consistency)
         if self.score_range is not None and len(self.score_range) != 2:
             _refuse("[training] score_range", "two numbers", list(self.score_range))
 
@@ -512,6 +537,18 @@ class Recipe:
             ("steps", training.steps, running, "running text"),
             ("score_range", training.score_range, self.embeds, "an embedder"),
             ("word_dropout", training.word_dropout, reads, "a task that reads texts"),
+            (
+                "back_translation",
+                training.back_translation,
+                self.task == "seq2seq_lm",
+                "task 'seq2seq_lm'",
+            ),
+            (
+                "consistency",
+                training.consistency,
+                self.task not in NUMBERS and not running,
+                "examples with ids or classes as targets",
+            ),
             ("score_validation", training.score_validation, not running, "examples"),
             (
                 "embeddings",

@@ -29,6 +29,7 @@ from kzoo.training import (
     CheckpointAverage,
     CosineSimilarityLoss,
     EpochHistory,
+    MaskedCrossEntropy,
     Perplexity,
     ResumableCheckpoint,
     WarmupInverseSquareRoot,
@@ -96,6 +97,7 @@ class Run:
         self._examples, self._held_out = train_examples, held_out
         self._work = self.out / _WORK
         self.resumed = self._begin()
+        self._added = self._back_translations()
         keras.utils.set_random_seed(recipe.seed)
         begun = recipe.model.preset is not None
         self.task = self._begun() if begun else self._task(self._tokenizer())
@@ -267,9 +269,14 @@ class Run:
             for name, value in vars(training.optimizer).items()
             if value is not None
         }
-        loss = "auto"
+        loss, smoothing = "auto", training.label_smoothing
         if training.score_range is not None:
             loss = CosineSimilarityLoss(score_range=training.score_range)
+        elif training.consistency:
+            loss = MaskedCrossEntropy(
+                smoothing, self.task.ignore_id, consistency=training.consistency
+            )
+            smoothing = 0.0  # the loss has it
         # The perplexity is the loss once more, for another pass over the logits.
         metrics = [
             metric
@@ -279,9 +286,33 @@ class Run:
         self.task.compile(
             Adam(**optimizer),
             loss=loss,
-            label_smoothing=training.label_smoothing,
+            label_smoothing=smoothing,
             metrics=metrics or None,
         )
+
+    def _to_learn(self):
+        """The training examples, and those made of them."""
+        return [*self._examples, *self._added]
+
+    def _back_translations(self):
+        """As many pairs more, whose sources another model made of the targets."""
+        settings = self.recipe.training.back_translation
+        if settings is None:
+            return []
+        path = self._work / "back_translations.json"
+        if not path.is_file():
+            _check_licence(settings.preset, self.recipe.data)
+            model = from_preset(settings.preset)
+            if not isinstance(model, tasks.Seq2SeqLM):
+                raise RecipeError(
+                    "[training.back_translation] preset: expected a Seq2SeqLM. "
+                    f"Received: {settings.preset!r}, a {type(model).__name__}."
+                )
+            targets = [target for _, target in self._examples]
+            write_json(path, _answers(model, targets, settings.options))
+        sources = json.loads(path.read_text(encoding="utf-8"))
+        pairs = zip(sources, self._examples, strict=True)
+        return [(source, target) for source, (_, target) in pairs if source.strip()]
 
     def _pairs(self, examples):
         return inputs_and_targets(self.recipe, examples) if examples else (None, None)
@@ -310,8 +341,8 @@ class Run:
             # Another process would draw others, see `SentencePieceTokenizer.sampled`.
             features = _kept(self._work / "splits.npz", self._split_examples)
         else:
-            features = task.encode_examples(*self._pairs(self._examples))
-        batches = task.batches(features, **self._sizes(), seed=recipe.seed)
+            features = task.encode_examples(*self._pairs(self._to_learn()))
+        batches = self._batches(features, seed=recipe.seed)
         if training.word_dropout:
             forget = _WordDropout(self.tokenizer, training.word_dropout, recipe.seed)
             batches = batches.map(forget)
@@ -325,7 +356,7 @@ class Run:
                 "[tokenizer] splits: expected a SentencePieceTokenizer, which draws "
                 f"them. Received: {type(self.tokenizer).__name__}."
             )
-        pairs = self._pairs(self._examples)
+        pairs = self._pairs(self._to_learn())
         features = {k: [*rows] for k, rows in task.encode_examples(*pairs).items()}
         task.tokenizer = self.tokenizer.sampled(settings.alpha, self.recipe.seed)
         for _ in range(1, settings.splits):
@@ -339,11 +370,16 @@ class Run:
             return None
         if self.recipe.data.format != "running":
             features = self.task.encode_examples(*self._pairs(self._held_out))
-            return self.task.batches(features, **self._sizes(), shuffle=False)
+            return self._batches(features, shuffle=False)
         blocks = packed_blocks(self._ids(self._held_out), self.recipe.training.length)
         start = np.full((len(blocks), 1), self.task.config.start_token_id, "int32")
         features = {"token_ids": np.concatenate([start, blocks], axis=1)}
         return self.task.batches(features, batch_size=self._rows(), shuffle=False)
+
+    def _batches(self, features, **options):
+        """Those of the task, each row twice where two passes are compared."""
+        batches = self.task.batches(features, **self._sizes(), **options)
+        return batches.map(_twice) if self.recipe.training.consistency else batches
 
     def _ids(self, examples):
         return np.array(self.tokenizer.encode(examples)[0], "int32")
@@ -353,6 +389,25 @@ class Run:
         return training.batch_size or max(
             1, training.tokens_per_batch // training.length
         )
+
+
+def _answers(model, texts, options):
+    """What a model generates of texts, list of strings; shows how far it is."""
+    from rich.console import Console
+    from rich.progress import track
+
+    # Alike in length, so that a batch has little padding.
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    chunks = [order[i : i + 1024] for i in range(0, len(order), 1024)]
+    found = [""] * len(texts)
+    console = Console(stderr=True)
+    for chunk in track(
+        chunks, "back-translating", console=console, disable=not console.is_terminal
+    ):
+        answers = model.generate([texts[i] for i in chunk], **options)
+        for i, answer in zip(chunk, answers, strict=True):
+            found[i] = answer
+    return found
 
 
 def _keep_tokenizer(tokenizer, folder):
@@ -370,9 +425,9 @@ def _check_licence(preset, data):
     began = began_with(preset)
     if began is not None and began.research_only and not data.research_only:
         raise RecipeError(
-            f"[data] research_only: expected true, for {preset}, with whose weights "
-            f"the training begins, was trained on {began.data or 'texts'} that may be "
-            "used for research only. Received: false."
+            f"[data] research_only: expected true, for {preset}, from which the "
+            f"training has weights or texts, was trained on {began.data or 'texts'} "
+            "that may be used for research only. Received: false."
         )
 
 
@@ -464,6 +519,11 @@ def _rate(training, steps):
     return cosine(
         0.0, falls, schedule.final, warmup_target=schedule.peak, warmup_steps=warmup
     )
+
+
+def _twice(batch, index):
+    """A batch, and once more all its rows."""
+    return {name: np.concatenate([rows, rows]) for name, rows in batch.items()}
 
 
 class _WordDropout:

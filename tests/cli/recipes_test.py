@@ -15,8 +15,24 @@ import pytest
 from safetensors.numpy import load_file
 
 from kzoo.tokenizers import FastTokenizer, load_tokenizer
-from kzoo.zoo import evaluation, exports, recipes, save_preset, training
-from kzoo.zoo.recipes import Model, Recipe, RecipeError, Schedule, Tokenizer, shipped
+from kzoo.zoo import (
+    evaluation,
+    exports,
+    from_preset,
+    recipes,
+    save_preset,
+    training,
+)
+from kzoo.zoo.examples import read_training
+from kzoo.zoo.recipes import (
+    BackTranslation,
+    Model,
+    Recipe,
+    RecipeError,
+    Schedule,
+    Tokenizer,
+    shipped,
+)
 from kzoo.zoo.registry import check_preset
 
 WORDS = "old new red man dog boat sea sun sees takes finds loves the a".split()
@@ -51,7 +67,9 @@ def tiny(name, **changes):
         ),
         model=Model(size="tiny", fields={**fields, "intermediate_dim": 16}),
         training=dataclasses.replace(
-            training, schedule=schedule, **{"epochs": 1, **TINY[name], **changes}
+            training,
+            schedule=schedule,
+            **{"epochs": 1, **TINY.get(name, {}), **changes},
         ),
         evaluation=dataclasses.replace(
             recipe.evaluation, options=options, interval=(-1.0, 1e9)
@@ -215,6 +233,40 @@ def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tm
     assert weights[0].keys() == weights[1].keys()
     for name, array in weights[0].items():
         assert array.tobytes() == weights[1][name].tobytes(), name
+
+
+def test_a_preset_of_the_other_direction_gives_as_many_pairs_more(
+    run, refused, prepared, tmp_path
+):
+    options = {"max_new_tokens": 4}
+    recipe, command = prepared(
+        "multi30k-de-en",
+        back_translation=BackTranslation(preset="multi30k-en-de", options=options),
+        consistency=1.0,
+    )
+    out = tmp_path / "out"
+    assert run(*command, "--out", out).exit_code == 0
+    examples, held_out = read_training(recipe, tmp_path / "data")
+    learned = training.Run(recipe, examples, held_out, out)._to_learn()
+    assert learned[:40] == examples and len(learned) == 80
+    sources, targets = zip(*learned[40:], strict=True)
+    assert targets == tuple(target for _, target in examples)
+    model = from_preset("multi30k-en-de")
+    assert [*sources] == model.generate([*targets], **options)
+    save_preset(out, tmp_path / "preset")
+    card = (tmp_path / "preset" / "README.md").read_text()
+    assert (
+        "| sources translated back by | `multi30k-en-de`, trained on Multi30k" in card
+    )
+
+    # Another preset would be another training; one of another task is none.
+    settings = BackTranslation(preset="ewt-pos")
+    changed = dataclasses.replace(recipe.training, back_translation=settings)
+    dataclasses.replace(recipe, training=changed).save(tmp_path / "recipe.toml")
+    line = refused(*command, "--out", out)
+    assert "training.back_translation.preset was multi30k-en-de, now ewt-pos" in line
+    line = refused(*command, "--out", tmp_path / "other")
+    assert "expected a Seq2SeqLM. Received: 'ewt-pos', a TokenClassifier" in line
 
 
 def test_every_exported_form_is_scored_and_the_manifest_stays_true(

@@ -150,6 +150,33 @@ def test_gradient_is_softmax_minus_the_smoothed_target():
     np.testing.assert_allclose(gradient, want, atol=1e-6)
 
 
+def test_consistency_adds_how_far_the_two_halves_of_a_batch_are_apart():
+    y_true, logits = batch(rows=3)
+    _, others = batch(seed=1, rows=3)
+    both = np.concatenate([logits, others])
+    twice = np.concatenate([y_true, y_true])
+    divergences = []
+    for index in zip(*np.nonzero(y_true), strict=True):
+        p, q = (
+            np.exp(row[index].astype("float64") - np.logaddexp.reduce(row[index]))
+            for row in (logits, others)
+        )
+        divergences += [p @ np.log(p / q), q @ np.log(q / p)]
+    # Twice the paper's: two cross-entropies, and alpha of the mean divergence.
+    wanted = 2 * expected(twice, both, 0.1) + 3.0 * np.sum(divergences) / 2 / (
+        len(divergences) / 2
+    )
+    loss = MaskedCrossEntropy(0.1, consistency=3.0)(twice, both)
+    assert 2 * float(loss) == pytest.approx(wanted, rel=1e-5)
+    plain = MaskedCrossEntropy(0.1)
+    same = MaskedCrossEntropy(0.1, consistency=3.0)(twice, np.tile(logits, (2, 1, 1)))
+    assert float(same) == pytest.approx(float(plain(y_true, logits)), rel=1e-6)
+    other = np.concatenate([y_true, y_true[::-1]])
+    assert math.isnan(MaskedCrossEntropy(consistency=3.0)(other, both))
+    with pytest.raises(ValueError, match="consistency must be 0 or more"):
+        MaskedCrossEntropy(consistency=-1)
+
+
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
 def test_an_impossible_smoothing_is_refused(label_smoothing):
     with pytest.raises(ValueError, match=r"in \[0, 1\)"):

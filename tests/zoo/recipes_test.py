@@ -84,6 +84,11 @@ def changed(**changes):
         ({"training__best": "val_loss"}, "average, best: expected one of the two"),
         ({"training__length": 128}, r"\[training\] length: expected running text"),
         ({"training__score_range": [0, 5]}, "score_range: expected an embedder"),
+        ({"training__consistency": -1.0}, r"consistency: expected 0 or more"),
+        (
+            {"training__back_translation": {}},
+            r"back_translation\] preset: expected a v",
+        ),
         ({"training__embeddings": "tf_idf"}, "embeddings: expected a task with an"),
         ({"tokenizer__alpha": None}, r"\[tokenizer\] splits, alpha"),
         ({"tokenizer__kind": "bpe"}, r"\[tokenizer\] splits: expected a kind of"),
