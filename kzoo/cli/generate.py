@@ -7,7 +7,8 @@ HELP = help_text("""
 Continue texts with a decoder-only language model.
 
 Prompts are arguments, the lines of --input, or standard input, one a line. A result is
-the prompt and what follows it; line breaks in it are written as spaces.
+the prompt and what follows it; line breaks in it are written as spaces. What no option
+says is as the model says: a checkpoint has beams, penalties and the like of its own.
 
 [bold]Examples[/bold]
 
@@ -56,4 +57,4 @@ def _pieces(task, prompt, options):
     yield rest.push([], last=True)
 
 
-generate = texts.command("CausalLM", "translate", _results, _pieces, 64, "Generating")
+generate = texts.command("CausalLM", "translate", _results, _pieces, "Generating")

@@ -21,8 +21,10 @@ def _number(help, name="N", **limits):
     return typer.Option(metavar=name, help=help, **limits)
 
 
-def command(task_name, other, results, pieces, limit, verb):
+def command(task_name, other, results, pieces, verb):
     """A command that generates: texts in, a line out for each.
+
+    Options that are not given are as the model's `search_defaults` say.
 
     Args:
         task_name: the class of the models that it takes.
@@ -30,7 +32,6 @@ def command(task_name, other, results, pieces, limit, verb):
         results: function (task, texts, generate, options) to (results, scores), where
             `generate` is `task.generate` with the options, of texts or ids.
         pieces: function (task, text, options) to pieces of one text's result.
-        limit: the default of --max-new-tokens, where the model has room.
         verb: for the progress bar.
     """
 
@@ -51,23 +52,23 @@ def command(task_name, other, results, pieces, limit, verb):
         max_new_tokens: Annotated[
             int | None,
             _number(
-                "The most tokens of a result, the end included; by default "
-                f"{limit}, or what learned positions leave.",
+                "The most tokens of a result, the end included; where neither this "
+                "nor the model says, 128, or what learned positions leave.",
                 min=1,
             ),
         ] = None,
         min_new_tokens: Annotated[
-            int, _number("So many tokens come before an end.", min=0)
-        ] = 0,
-        beams: Annotated[int, _number("1 is greedy search.", min=1)] = 1,
+            int | None, _number("So many tokens come before an end.", min=0)
+        ] = None,
+        beams: Annotated[int | None, _number("1 is greedy search.", min=1)] = None,
         length_penalty: Annotated[
-            float,
+            float | None,
             _number(
                 "A result's score is log p / tokens ** PENALTY: higher favours long "
                 "ones.",
                 "PENALTY",
             ),
-        ] = 1.0,
+        ] = None,
         n_best: Annotated[
             int,
             _number(
@@ -77,30 +78,32 @@ def command(task_name, other, results, pieces, limit, verb):
             ),
         ] = 1,
         temperature: Annotated[
-            float,
+            float | None,
             _number(
                 "Above 0, each token is drawn: at 1 as the model says, below more "
                 "surely.",
                 "T",
                 min=0.0,
             ),
-        ] = 0.0,
+        ] = None,
         top_k: Annotated[
-            int, _number("Draw among so many most probable tokens.", "K", min=0)
-        ] = 0,
+            int | None, _number("Draw among so many most probable tokens.", "K", min=0)
+        ] = None,
         top_p: Annotated[
-            float, _number("Draw among the fewest with so much probability.", "P")
-        ] = 1.0,
+            float | None,
+            _number("Draw among the fewest with so much probability.", "P"),
+        ] = None,
         min_p: Annotated[
-            float, _number("Draw among those at least P times the best one's.", "P")
-        ] = 0.0,
-        seed: Annotated[int, _number("Of the draws.")] = 0,
+            float | None,
+            _number("Draw among those at least P times the best one's.", "P"),
+        ] = None,
+        seed: Annotated[int | None, _number("Of the draws.")] = None,
         repetition_penalty: Annotated[
-            float, _number("Above 1, what occurred gets less likely.", "PENALTY")
-        ] = 1.0,
+            float | None, _number("Above 1, what occurred gets less likely.", "PENALTY")
+        ] = None,
         no_repeat_ngram_size: Annotated[
-            int, _number("No N tokens in a row come twice.", min=0)
-        ] = 0,
+            int | None, _number("No N tokens in a row come twice.", min=0)
+        ] = None,
         ban: Annotated[
             list[str] | None,
             _number("A token that never comes; may be given often.", "TOKEN"),
@@ -125,16 +128,17 @@ def command(task_name, other, results, pieces, limit, verb):
         batch_size: Annotated[int, _number("Texts computed at a time.", min=1)] = 32,
     ):
         """Runs the command."""
+        from kzoo.generation import SearchOptions
+
         check_output(output, input)
         sources = read_texts(text, input)
         task = load_model(model, task_name, other)
-        if max_new_tokens is None:
-            prompts = task.encode_prompts(sources or [""])
-            max_new_tokens = task.room(limit, max(map(len, prompts)))
-        options = dict(
+        if n_best > 1:
+            beams = max(beams or task.search_defaults.get("beams", 1), n_best)
+        given = dict(
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
-            beams=max(beams, n_best),
+            beams=beams,
             length_penalty=length_penalty,
             num_return_sequences=n_best,
             temperature=temperature,
@@ -144,17 +148,21 @@ def command(task_name, other, results, pieces, limit, verb):
             seed=seed,
             repetition_penalty=repetition_penalty,
             no_repeat_ngram_size=no_repeat_ngram_size,
-            banned_tokens=ban or (),
-            stop=stop or (),
+            banned_tokens=ban,
+            stop=stop,
             forced_prefix=prefix,
             constraint=constraint,
         )
+        options = {name: value for name, value in given.items() if value is not None}
+        # `generate` of ids leaves stop strings to who joins their texts.
+        options["stop"] = SearchOptions.over(task.search_defaults, options).stop
         if stream:
             if not sources or len(sources) > 1 or output or scores:
                 raise Failure(
                     "--stream shows one text's result: give one text, and neither "
                     "--output nor --scores."
                 )
+            options.setdefault("beams", 1)  # whatever the model's own
             for piece in pieces(task, sources[0], options):
                 sys.stdout.write(piece)
                 sys.stdout.flush()

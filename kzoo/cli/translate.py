@@ -7,7 +7,8 @@ HELP = help_text("""
 Translate texts with an encoder-decoder.
 
 Texts are arguments, the lines of --input, or standard input, one a line; a line of
-the result belongs to each.
+the result belongs to each. What no option says is as the model says: a checkpoint has
+beams, penalties and the like of its own.
 
 [bold]Examples[/bold]
 
@@ -23,6 +24,5 @@ translate = texts.command(
     "generate",
     lambda task, sources, generate, options: generate(sources),
     lambda task, source, options: task.generate(source, stream=True, **options),
-    128,
     "Translating",
 )

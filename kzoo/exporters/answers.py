@@ -138,8 +138,9 @@ def _of_text(task, sessions):
     def generate(x, *, batch_size=32, **options):
         texts = task._given(x)
         asked, prompts = task._search_options(options), task.encode_prompts(texts)
-        asked = task._limited(asked, options, prompts)
+        asked, _ = task._limited(asked, options, prompts, together=True)
         options["max_new_tokens"] = asked.max_new_tokens
+        options.pop("max_length", None)  # of which that follows
         given = task.search_inputs("onnx", **options)
         columns, forced = {"text": np.array(texts, object)}, given[_FORCED]
         if len(forced) not in (1, len(texts)):

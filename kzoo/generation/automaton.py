@@ -103,6 +103,14 @@ class TokenAutomaton:
         table[:, list(tokens)] = _DEAD
         return TokenAutomaton(_trimmed(table, "the constraint without banned tokens"))
 
+    def behind(self, tokens):
+        """The automaton that begins after these tokens, which it leads by alone."""
+        count, size = len(tokens), self.transitions.shape[1]
+        before = np.full((count, size), _DEAD, "int32")
+        before[np.arange(count), list(tokens)] = np.arange(count) + 1
+        table = np.where(self.transitions >= 0, self.transitions + count, _DEAD)
+        return TokenAutomaton(np.concatenate([before, table]))
+
     def check_length(self, count):
         """Raises `ValueError` where no sequence has `count` tokens before it ends."""
         states = len(self.transitions)

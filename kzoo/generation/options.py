@@ -73,7 +73,8 @@ class SearchOptions:
         max_new_tokens: always bounds the result; the end token counts. By default 128,
             or as many as learned positions leave.
         max_length: where `max_new_tokens` is left out: as many as a sequence of so many
-            tokens has beside the longest prompt, or beside a decoder's start token.
+            tokens has beside the longest prompt, or beside a decoder's start token. A
+            prompt of so many is refused, unless a model's default says the length.
         beams: 1 is greedy search, or sampling.
         num_return_sequences: how many a prompt, best first; at most `beams`.
         length_penalty: a number p; a sequence's score is log P / length ** p.
@@ -93,17 +94,19 @@ class SearchOptions:
         renormalize: with beams, p of the tokens that are left sums to 1 again after
             others were banned, so that a ban makes no sequence less likely.
         banned_tokens: ids, or strings of one token each, that are never generated.
-        forced_prefix: what a result begins with: a string, or ids; or a list of them,
-            one a prompt. With beams, what is forced counts as certain: log p 0.
+        forced_prefix: what a result begins with, up to a stop string in it: a string,
+            or ids; or a list of them, one a prompt. With beams, what is forced counts
+            as certain: log p 0.
         forced_tokens: dict from a token's place, 0 the first, -1 the last one that
             `max_new_tokens` leaves, to its id.
         stop_tokens: ids, or strings of one token each, that end a result, too.
         stop: a string or several; a result ends with the token that completes one, and
             its text is cut before it.
         constraint: a regular expression that the whole result matches unless it is cut
-            at `max_new_tokens` or by a stop, or a `TokenAutomaton`. Where other options
-            ban all that it allows, a result ends. Build a `TokenAutomaton` once where
-            several are used in turn: a table takes time, and one is kept.
+            at `max_new_tokens` or by a stop, or a `TokenAutomaton`. Forced tokens that
+            write no text, such as a language's code, stand before it. Where other
+            options ban all that it allows, a result ends. Build a `TokenAutomaton` once
+            where several are used in turn: a table takes time, and one is kept.
         processors: functions of scores and a context, see `kzoo.generation.processors`,
             after those that the task has as `task.processors`, which files hold, too.
 
@@ -324,14 +327,18 @@ class SearchOptions:
         forced = self._forced(known, prompts)
         if forced is not None:
             found["forced_token_ids"] = forced
-            self._check_forced(forced, banned)
+            self._check_forced(forced, banned, [config.end_token_id, *stops])
         automaton = self._automaton(tokenizer, size, config.end_token_id)
         if automaton is not None:
             automaton = automaton.without(banned) if banned else automaton
+            if forced is not None:
+                unwritten = _unwritten(tokenizer, automaton, forced)
+                automaton = automaton.behind(unwritten) if unwritten else automaton
+                # The last one that there is room for cuts a result.
+                cut = -1 in (self.forced_tokens or {})
+                automaton.check_prefixes(forced[:, :-1] if cut else forced)
             automaton.check_length(self.min_new_tokens)
             found["automaton"] = automaton.transitions
-            if forced is not None:
-                automaton.check_prefixes(forced)
         return found
 
     def _forced(self, known, prompts):
@@ -370,12 +377,20 @@ class SearchOptions:
             )
 
     @staticmethod
-    def _check_forced(forced, banned):
+    def _check_forced(forced, banned, ends):
         both = set(forced.flat) & set(banned)
         if both:
             raise ValueError(
                 f"A token cannot be forced and banned. Received both for {min(both)}."
             )
+        for row in forced:
+            last = np.flatnonzero(row >= 0)[-1:]
+            if np.isin(row[: last[0] if len(last) else 0], ends).any():
+                raise ValueError(
+                    f"A result ends with one of the tokens {sorted(set(ends))}: "
+                    "nothing can be forced behind it. Received the forced tokens "
+                    f"{row.tolist()}."
+                )
 
     def _automaton(self, tokenizer, size, end_token_id):
         stops = self.stop
@@ -423,6 +438,20 @@ def as_defaults(options):
         options["forced_tokens"] = forced
     SearchOptions(**options)
     return MappingProxyType(options)
+
+
+def _unwritten(tokenizer, automaton, forced):
+    """The forced tokens that every result begins with and that write no text, such as
+    a language's code, where a constraint of the text does not know them.
+    """  # noqa: D205  one sentence
+    if tokenizer is None or automaton.transitions[0, forced[0, 0]] >= 0:
+        return []
+    found = []
+    for token, *others in forced.T.tolist():
+        if token not in tokenizer.special_ids or {*others} - {token}:
+            break
+        found.append(token)
+    return found
 
 
 @functools.lru_cache(maxsize=1)  # many calls have the same; a table may be large

@@ -9,6 +9,7 @@ from kzoo.exporters.signatures import Argument
 from kzoo.generation import Start
 from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
+from kzoo.tasks.text_data import is_text
 from kzoo.tokenizers import Template
 
 
@@ -63,7 +64,16 @@ class CausalLM(LanguageModel):
 
         Returns:
             dict of `perplexity` and `bits_per_character`, floats.
+
+        Raises:
+            ValueError: no strings, or one that is longer than the learned positions.
         """
+        x = self._checked_examples(x)
+        if not is_text(x):
+            raise ValueError(
+                f"{self.name}.score reads a list of strings. For token ids use energy. "
+                f"Received: {type(x).__name__}."
+            )
         nats = float(self.energy(x, batch_size=batch_size).astype("float64").sum())
         tokens = sum(len(row) - 1 for row in self.encode_examples(x)["token_ids"])
         characters = sum(len(text) + 1 for text in x)  # the end counts as one
@@ -98,7 +108,7 @@ class CausalLM(LanguageModel):
     def _checked_row(self, row):
         (ids,) = super()._checked_row(row).values()
         ids = [i for i in ids if i != self.config.pad_token_id]
-        self._check_prompts([ids], 1)  # else none can be generated
+        self._check_prompts([ids], [1])  # else none can be generated
         return {"token_ids": ids or [self.config.start_token_id]}
 
     def start(self, inputs, capacity):

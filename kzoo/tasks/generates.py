@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import numbers
 import reprlib
 from types import MappingProxyType
@@ -151,7 +152,7 @@ class Generates(Task):
                 f"Received: {progress!r}."
             )
         prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
-        options = self._limited(options, given, prompts)
+        options, limits = self._limited(options, given, prompts, together=stream)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
         if stream:
             if options.beams > 1 or return_scores or progress:
@@ -167,15 +168,15 @@ class Generates(Task):
             run, ends = self._compiled_search(options, arrays), self._end_ids(arrays)
         results, scores = [None] * len(prompts), [None] * len(prompts)
         by_length = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        for first in range(0, len(prompts), batch_size):
-            rows = by_length[first : first + batch_size]
+        for rows in _batches(by_length, limits, batch_size):
+            own = arrays | _limit(limits[rows[0]], arrays)
             with self._compiling(jit_compile):
-                batch = self._search_batch([prompts[i] for i in rows], rows, arrays)
+                batch = self._search_batch([prompts[i] for i in rows], rows, own)
                 sequences, values = run(*batch)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
                 real = value > IMPOSSIBLE / 2
                 if not real.any():
-                    self._check_weights()
+                    self._check_numbers(prompts[row] if options.beams > 1 else None)
                 results[row] = [
                     self._trimmed(ids, ends) for ids in sequence[real].tolist()
                 ]
@@ -183,7 +184,7 @@ class Generates(Task):
             if progress:
                 progress(len(rows))
         if texts:
-            flat = iter(self.tokenizer.decode([ids for row in results for ids in row]))
+            flat = iter(self._texts([ids for row in results for ids in row]))
             results = [
                 [before_stop(next(flat), options.stop) for _ in row] for row in results
             ]
@@ -205,6 +206,16 @@ class Generates(Task):
             dict of numpy arrays: all inputs, of which ONNX lets those be left out that
             are off.
         """
+        if format not in ("onnx", "tf_saved_model"):
+            raise ValueError(
+                "format must be 'onnx' or 'tf_saved_model', as of the file. "
+                f"Received: {format!r}."
+            )
+        if not self.config.encoder and options.get("max_length") is not None:
+            raise ValueError(
+                "max_length counts the prompt, too, which is not known here: give "
+                f"max_new_tokens. Received: max_length={options['max_length']!r}."
+            )
         options = self._with_limit(self._search_options(options), options)
         if options.processors != self.own_processors:
             raise ValueError(
@@ -270,17 +281,30 @@ class Generates(Task):
         """The task's processors as a checked tuple."""
         return SearchOptions(processors=self.processors).processors
 
-    def _limited(self, options, given, prompts):
-        """The options with a number of new tokens; the prompts are checked with it."""
+    def _limited(self, options, given, prompts, together):
+        """The options with a number of new tokens, and that of each prompt.
+
+        Where it is not given, a prompt has what learned positions leave beside it, or
+        beside the longest if all are searched together.
+        """
         if not prompts:
             raise ValueError(
                 f"{self.name}.generate needs at least one prompt. Received: none."
             )
-        options = self._with_limit(options, given, max(map(len, prompts)))
-        self._check_prompts(prompts, options.max_new_tokens)
-        return options
+        longest = max(map(len, prompts))
+        # What is to be forced at the last place has one place in all rows.
+        together = together or -1 in (options.forced_tokens or {})
+        found = {
+            length: self._with_limit(options, given, length, longest)
+            for length in ({longest} if together else set(map(len, prompts)))
+        }
+        limits = [
+            found[longest if together else len(p)].max_new_tokens for p in prompts
+        ]
+        self._check_prompts(prompts, limits)
+        return max(found.values(), key=lambda o: o.max_new_tokens), limits
 
-    def _with_limit(self, options, given, prompt=None):
+    def _with_limit(self, options, given, prompt=None, longest=None):
         """The options with a number of new tokens, where they do not say; see `room`.
 
         Of a minimum and a limit that contradict each other the given one is kept.
@@ -288,9 +312,16 @@ class Generates(Task):
         if options.max_new_tokens is not None:
             return options
         limit, least = self.room(128, prompt), options.min_new_tokens
-        before = 1 if self.config.encoder else prompt
+        before = 1 if self.config.encoder else longest
         if options.max_length is not None and before is not None:
-            limit = self.room(max(1, options.max_length - before), prompt)
+            rest = options.max_length - before
+            if rest < 1 and "max_length" in given:
+                raise ValueError(
+                    "max_length counts the longest prompt, too, here "
+                    f"{before} tokens: give more, or max_new_tokens. Received: "
+                    f"{options.max_length}."
+                )
+            limit = self.room(max(1, rest), prompt)
         if least >= limit and "min_new_tokens" not in given:
             least = limit - 1
         elif least >= limit and "max_length" not in given:
@@ -354,7 +385,7 @@ class Generates(Task):
                 state = following(kept, state)
             tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts)]
             if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
-                self._check_weights()
+                self._check_numbers()
             now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
             new = [
                 self._trimmed([] if over else [int(token)], ends)
@@ -401,17 +432,38 @@ class Generates(Task):
         advance = self.compiled_function(("advance", *key), advance, None).tensors
         return *begin(*batch), lambda kept, state: advance(kept, state, *batch[2:])
 
-    def _check_weights(self):
-        """Raises `ValueError` where a sequence does not exist since a weight is NaN."""
+    def _check_numbers(self, prompt=None):
+        """Raises `ValueError` where no sequence exists since a number is NaN.
+
+        Args:
+            prompt: ids, where bans may be the reason as well.
+        """
         for name, variable in self.named_variables().items():
             if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
                 raise ValueError(
                     f"The weight {name} holds NaN or infinity, so that nothing can be "
                     "generated. Load weights from before training diverged."
                 )
+        overflows = prompt is None
+        if not overflows:
+            ids, mask = self._prompt_batch([prompt])
+            start = self.start({self.prompt_input: ids, self.prompt_mask: mask}, 1)
+            logits, _ = self.step(start.tokens, start.cache, start.index, start.fixed)
+            overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
+        if overflows:
+            raise ValueError(
+                f"The logits of {self.name} are NaN, though all weights are finite: "
+                f"what it computes in {self.compute_dtype} becomes too large. Load it "
+                "with dtype='float32', or 'bfloat16'."
+            )
+
+    def _texts(self, rows):
+        """The strings of ids, of which those beyond the tokenizer's write nothing."""
+        size = self.tokenizer.vocabulary_size
+        return self.tokenizer.decode([[i for i in row if i < size] for row in rows])
 
     def _decoded(self, ids):
-        return self.tokenizer.decode([ids])[0]
+        return self._texts([ids])[0]
 
     @property
     def prompt_mask(self):
@@ -472,7 +524,7 @@ class Generates(Task):
                 f"Received the keys {sorted(inputs)}."
             )
 
-    def _check_prompts(self, prompts, max_new_tokens):
+    def _check_prompts(self, prompts, limits):
         stack = self.config.encoder or self.config.decoder
         highest = max((max(ids, default=0) for ids in prompts), default=0)
         lowest = min((min(ids, default=0) for ids in prompts), default=0)
@@ -481,18 +533,18 @@ class Generates(Task):
                 f"Token ids must be in [0, {stack.vocabulary_size}). "
                 f"Received: {lowest if lowest < 0 else highest}."
             )
-        longest = max(len(ids) for ids in prompts)
-        limits = {"encoder": longest, "decoder": max_new_tokens}
-        if not self.config.encoder:
-            limits = {"decoder": longest + max_new_tokens}
-        for name, needed in limits.items():
-            config = getattr(self.config, name)
-            if config.positions == "learned" and needed > config.max_sequence_length:
-                raise ValueError(
-                    f"The {name} has {config.max_sequence_length} learned positions. "
-                    f"Received: a prompt of {longest} tokens and max_new_tokens="
-                    f"{max_new_tokens}. Shorten one of them."
-                )
+        for number, (ids, limit) in enumerate(zip(prompts, limits, strict=True)):
+            needed = {"encoder": len(ids), "decoder": limit}
+            if not self.config.encoder:
+                needed = {"decoder": len(ids) + limit}
+            for name, count in needed.items():
+                config = getattr(self.config, name)
+                if config.positions == "learned" and count > config.max_sequence_length:
+                    raise ValueError(
+                        f"The {name} has {config.max_sequence_length} learned "
+                        f"positions. Received: a prompt of {len(ids)} tokens, no. "
+                        f"{number}, and max_new_tokens={limit}. Shorten one of them."
+                    )
 
     def _prompt_batch(self, prompts):
         """Ids and mask, int32 and bool (B, T), padded to a shape bucket."""
@@ -520,3 +572,17 @@ class Generates(Task):
     def _last_states(self, states):
         """float (R, 1, D) to (R, D)."""
         return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
+
+
+def _batches(rows, limits, size):
+    """Rows, so many at a time, those of a batch with the same limit."""
+    for _, group in itertools.groupby(rows, key=limits.__getitem__):
+        group = list(group)
+        yield from (group[i : i + size] for i in range(0, len(group), size))
+
+
+def _limit(limit, arrays):
+    """The inputs of a search for prompts that leave `limit` new tokens."""
+    least = arrays.get("min_new_tokens")
+    own = {"max_new_tokens": limit}
+    return own if least is None else {**own, "min_new_tokens": min(least, limit - 1)}

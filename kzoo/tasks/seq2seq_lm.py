@@ -49,6 +49,13 @@ class Seq2SeqLM(LanguageModel):
             dict of `encoder_token_ids` and `decoder_token_ids`, lists of lists of int.
         """
         if y is None:
+            sides = isinstance(x, tuple) and len(x) == 2
+            if sides and not any(isinstance(side, str) for side in x):
+                raise ValueError(
+                    "A tuple of two might be sources and targets, or two pairs. Give "
+                    "fit(sources, targets), or a list of (source, target). "
+                    f"Received: {x!r}."
+                )
             if not all(
                 isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in x
             ):
@@ -150,11 +157,13 @@ class Seq2SeqLM(LanguageModel):
         """
         memory, mask = self.encode(inputs)
         batch = ops.dim(memory, 0)
+        begin = ops.full((batch, 1), self.config.start_token_id, "int32")
         return Start(
-            ops.full((batch,), self.config.start_token_id, "int32"),
+            ops.reshape(begin, (-1,)),
             self.decoder.empty_cache(batch, capacity),
             0,
             {"projected": self.decoder.project_memory(memory), "mask": mask},
+            prompt=begin,
         )
 
     def step(self, tokens, cache, index, fixed):

@@ -131,6 +131,30 @@ def test_options_of_the_search_are_passed_on(run, translator, writer, command):
 
 
 @pytest.mark.parametrize("command", ["translate", "generate"])
+def test_what_is_not_given_is_as_the_model_says(
+    run, translator, writer, tmp_path, command
+):
+    task = load_task(translator if command == "translate" else writer)
+    free = task.generate(["abc"], max_new_tokens=4, min_new_tokens=3, beams=3)[0]
+    first = free.strip()[0]
+    defaults = dict(beams=3, banned_tokens=[first], max_new_tokens=4)
+    defaults |= dict(min_new_tokens=3, stop="g")
+    task.search_defaults = defaults
+    task.save_folder(tmp_path / "model")
+    asked = run(command, tmp_path / "model", "abc", "cab")
+    expected = task.generate(["abc", "cab"])
+    for line, text in zip(asked.stdout.splitlines(), expected, strict=True):
+        assert line.endswith(text.strip()) and first not in text and "g" not in text
+    best = run(command, tmp_path / "model", "abc", "--n-best", 2, "--max-new-tokens", 6)
+    texts = task.generate("abc", num_return_sequences=2, max_new_tokens=6)
+    assert [
+        line.split("\t")[1].removeprefix("abc") for line in best.stdout.split("\n")[:2]
+    ] == texts
+    streamed = run(command, tmp_path / "model", "abc", "--stream").stdout.strip()
+    assert streamed.endswith(task.generate("abc", beams=1).strip())
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
 def test_a_stream_shows_the_same_text(run, refused, translator, writer, command):
     folder = translator if command == "translate" else writer
     for options in ([], ["--stop", "b"], ["--prefix", "bad"]):

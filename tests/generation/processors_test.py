@@ -368,6 +368,11 @@ def test_where_nothing_is_allowed_a_result_ends(model):
         (dict(constraint="(a"), "no regular expression that can be followed"),
         (dict(constraint="xyz"), "No tokens of this tokenizer write"),
         (dict(constraint="ab", forced_prefix="b"), "forbids the forced tokens"),
+        (dict(forced_prefix="ab", stop_tokens="a"), "nothing can be forced behind it"),
+        (
+            dict(forced_prefix=[5, TOKENIZER.end_token_id, 6]),
+            "nothing can be forced behind it. Received",
+        ),
         (dict(constraint="ab|ca", banned_tokens="a"), "No tokens of this tokenizer"),
         (dict(constraint="ab", min_new_tokens=3), "min_new_tokens=3 is more than"),
         (dict(constraint="^ab"), "leave out . and"),
@@ -396,6 +401,24 @@ def test_off_may_be_said_in_words():
     assert model.generate(["ab"], max_new_tokens=4, **off) == expected
     one = model.generate(["ab"], max_new_tokens=4, processors=lambda s, context: s)
     assert one == expected
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_constraint_stands_behind_forced_tokens_that_write_no_text(beams):
+    model = perturbed(seq2seq())
+    special, end = TOKENIZER.start_token_id, TOKENIZER.end_token_id
+    options = dict(constraint="a(b|c)d", beams=beams, max_new_tokens=8)
+    expected = {"abd", "acd"}
+    forced = {0: special, 1: special, -1: end}
+    for asked in (dict(forced_tokens=forced), dict(forced_prefix=[special, special])):
+        assert {*model.generate(["abc", "cab"], **options, **asked)} <= expected
+    # Where the limit cuts a result, what is forced there does not match.
+    cut = dict(options, constraint="[abc]{20}", forced_tokens={-1: end})
+    assert all(len(text) == 7 for text in model.generate(["abc", "cab"], **cut))
+    model.search_defaults = {"forced_tokens": {0: special}}
+    assert {*model.generate(["abc"], **options, min_new_tokens=4)} <= expected
+    with pytest.raises(ValueError, match="min_new_tokens=5 is more than the constr"):
+        model.generate(["abc"], **options, min_new_tokens=5)
 
 
 def test_what_a_constraint_allows_without_banned_tokens_is_found():

@@ -54,7 +54,12 @@ SEQ2SEQ = {
             suppress_tokens=[1],
         ),
     ),
-    "bart_scaled": _row("Bart", {**BART, "scale_embedding": True}),
+    "bart_scaled": _row(
+        "Bart",
+        # The token that decoders begin with is the first that occurred.
+        {**BART, "scale_embedding": True, "decoder_start_token_id": 21},
+        generation=dict(max_new_tokens=12, repetition_penalty=2.5),
+    ),
     "mbart": _row(
         "MBart",
         {**BART, "scale_embedding": True, "decoder_start_token_id": 7},

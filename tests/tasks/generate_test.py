@@ -227,6 +227,7 @@ def test_strings_in_strings_out():
         ([[5]], {"progress": 3}, "progress must be a function of the number of rows"),
         ([[5]], {"jit_compile": "auto"}, "True or False"),
         ([[5]], {"stream": True, "progress": print}, "progress=None"),
+        ([[5] * 8], {"max_length": 8}, "prompt, too, here 8 tokens: .* Received: 8"),
         ([[5]], {"max_new_tokens": 0}, "max_new_tokens must be"),
         ([[5]], {"beams": 0}, "beams must be"),
         ([[5]], {"beams": 2, "num_return_sequences": 3}, "at most beams"),
@@ -269,3 +270,54 @@ def test_more_tokens_than_learned_positions_are_refused():
     model = make(kzoo.CausalLM, positions="learned", max_sequence_length=8)
     with pytest.raises(ValueError, match="8 learned positions"):
         model.generate([[3, 4, 5]], max_new_tokens=6)
+    with pytest.raises(ValueError, match="a prompt of 8 tokens, no. 1, and max_new_"):
+        model.generate([[3], [3] * 8])
+
+
+@pytest.mark.parametrize("defaults", [{}, {"max_length": 9}])
+def test_a_long_prompt_leaves_its_neighbours_their_tokens(defaults):
+    model = make(kzoo.CausalLM, positions="learned", max_sequence_length=12)
+    model.search_defaults = {"banned_tokens": [model.config.end_token_id], **defaults}
+    prompts = [[5, 6], [5] * 9, [7], [4, 3] * 5]
+    together = model.generate(prompts)
+    found = [len(ids) for ids in together]
+    if not defaults:
+        assert together == [model.generate([prompt])[0] for prompt in prompts]
+        assert found == [10, 3, 11, 2]
+    else:  # all have what the longest leaves of so long a sequence
+        assert found == [1, 1, 1, 1]
+    streamed = [[], [], [], []]
+    for step in model.generate(prompts, stream=True):
+        for row, ids in zip(streamed, step, strict=True):
+            row += ids
+    shortest = min(found)
+    assert streamed == [ids[:shortest] for ids in together]
+
+
+def test_a_file_s_inputs_do_not_know_the_prompt():
+    model = make(kzoo.CausalLM)
+    with pytest.raises(ValueError, match="give max_new_tokens. Received: max_length=7"):
+        model.search_inputs("onnx", max_length=7)
+    with pytest.raises(ValueError, match="'onnx' or 'tf_saved_model'.*'ONNX'"):
+        model.search_inputs("ONNX")
+
+
+@pytest.mark.parametrize("options", [{}, {"beams": 2}, {"stream": True}])
+def test_what_overflows_is_no_empty_result(options):
+    model = make(kzoo.CausalLM)
+    table = model.decoder.token_embedding.embeddings
+    table.assign(np.full(table.shape, 3e38, "float32"))
+    with pytest.raises(ValueError, match="NaN, though all weights are finite: what it"):
+        list(model.generate([[5, 6]], max_new_tokens=3, **options))
+
+
+def test_ids_beyond_the_tokenizer_write_nothing():
+    tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
+    size = tokenizer.vocabulary_size
+    model = kzoo.CausalLM.from_size(
+        "tiny", tokenizer, vocabulary_size=size + 20, num_layers=1
+    )
+    own = tokenizer.encode_targets(["b"])[0]
+    options = dict(forced_prefix=[size + 7, *own, size + 19], max_new_tokens=3)
+    assert model.generate(["ab"], **options) == ["b"]
+    assert "".join(model.generate("ab", stream=True, **options)) == "b"
