@@ -203,6 +203,7 @@ def _data(preset, recipe):
     rows = [
         ("name", _data_name(preset)),
         ("from", used.get("url")),
+        ("layout", used.get("layout")),
         ("licence", preset.licence or "not stated"),
         ("languages", ", ".join(preset.language)),
         ("use", "research only" if preset.research_only else None),

@@ -214,6 +214,7 @@ def _missing(recipe, folder, part, file, given):
     data = recipe.data
     columns = f", columns {list(data.columns)}" if data.columns else ""
     origin = f" Its data are {data.name or 'at'} {data.url}." if data.url else ""
+    origin += f" Layout: {data.layout}." if data.layout else ""
     hint = f" For a data set of TensorFlow Datasets write {_TFDS}{given}."
     return (
         f"{file} does not exist. The recipe {recipe.name} reads it for {part!r}, as "

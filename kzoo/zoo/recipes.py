@@ -132,8 +132,9 @@ class Data:
         replace: what is replaced in every text, and by what.
         last_words: texts are cut to so many words at their end.
         languages: of the sides, such as `["en", "de"]`.
-        name: of the data set; the next three are for its card.
+        name: of the data set; the next four are for its card.
         url: where it comes from.
+        layout: what the files have of what is there, and how.
         licence: of the texts.
         research_only: whether they are for research alone.
     """
@@ -150,6 +151,7 @@ class Data:
     languages: tuple[str, ...] = ()
     name: str = ""
     url: str = ""
+    layout: str = ""
     licence: str = ""
     research_only: bool = False
 
