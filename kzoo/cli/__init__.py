@@ -24,7 +24,7 @@ HELP = """
 Transformers for Keras 3: train on text, generate, and export files that have been
 run and compared before you get them.
 
-[dim]Begin with[/dim]  kzoo demo  [dim]which does all of it in three minutes; or[/dim]
+[dim]Begin with[/dim]  kzoo demo  [dim]which does all of it in two minutes; or[/dim]
 
   kzoo train pairs.tsv --out translator
   kzoo translate translator "A man rides a bike."

@@ -1,0 +1,148 @@
+"""An HTTP service of a file that takes text, in onnxruntime alone: no Keras, no kzoo.
+
+    kzoo export multi30k-en-de --out translator --text
+    pip install "kzoo[serve,text]"
+    python export/recipes/serve.py translator --port 8000
+    curl localhost:8000/generate -H "Content-Type: application/json" \
+      -d '{"text": ["Two dogs play in the snow."], "beams": 4, "max_new_tokens": 40}'
+
+Each .onnx file of the folder is an address, its inputs are the keys of the JSON, and
+its outputs those of the answer; what the file has a default for may be left out.
+`GET /` says all of them. A wrong input has an answer with status 422 that names it.
+"""
+
+import argparse
+from pathlib import Path
+
+import fastapi
+import numpy as np
+import onnxruntime
+import onnxruntime_extensions
+import uvicorn
+
+DTYPES = {
+    "tensor(string)": object,
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(float)": "float32",
+    "tensor(bool)": "bool",
+}
+
+
+class Function:
+    """A file that answers JSON by JSON.
+
+    Args:
+        path: of the .onnx file.
+        threads: of onnxruntime; 0 for one a core.
+    """
+
+    def __init__(self, path, threads=0):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self.needed = {node.name: node for node in self.session.get_inputs()}
+        defaults = self.session.get_overridable_initializers()
+        self.inputs = self.needed | {node.name: node for node in defaults}
+        self.outputs = [node.name for node in self.session.get_outputs()]
+
+    def described(self):
+        """What is asked and answered, for `GET /`."""
+        return {
+            "inputs": {name: node.type for name, node in self.inputs.items()},
+            "needed": list(self.needed),
+            "outputs": self.outputs,
+        }
+
+    def answer(self, given):
+        """The outputs as lists.
+
+        Args:
+            given: dict of inputs; a string stands for a batch of one.
+
+        Raises:
+            ValueError: an input is unknown, missing or of another kind, or the file
+                refuses it.
+        """
+        unknown, missing = sorted({*given} - {*self.inputs}), {*self.needed} - {*given}
+        if unknown or missing:
+            raise ValueError(
+                f"Expected {list(self.needed)}, and of {sorted(self.inputs)} what is "
+                f"to be changed. Unknown: {unknown}; missing: {sorted(missing)}."
+            )
+        feed = {name: self._array(name, value) for name, value in given.items()}
+        try:
+            found = self.session.run(None, feed)
+        except Exception as error:  # onnxruntime's errors share no base
+            raise ValueError(f"The file refuses the input: {error}") from error
+        return {
+            name: np.where(np.isfinite(x), x, -1e30).tolist()
+            if x.dtype.kind == "f"  # JSON has no infinity
+            else x.tolist()
+            for name, x in zip(self.outputs, found, strict=True)
+        }
+
+    def _array(self, name, value):
+        node = self.inputs[name]
+        value = [value] if isinstance(value, str) else value
+        try:
+            array = np.array(value, DTYPES[node.type])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be {node.type}: {error}.") from error
+        texts = node.type == "tensor(string)"
+        if texts and not all(isinstance(each, str) for each in array.flat):
+            raise ValueError(f"{name} must be strings. Received: {value!r}.")
+        if array.ndim != len(node.shape):
+            raise ValueError(
+                f"{name} must have the axes {node.shape}. Received: {array.ndim} axes."
+            )
+        return array
+
+
+def service(folder, threads=0):
+    """The application of a folder's files, or of one file.
+
+    Raises:
+        FileNotFoundError: there is no .onnx file.
+    """
+    folder = Path(folder)
+    files = [folder] if folder.is_file() else sorted(folder.glob("*.onnx"))
+    if not files:
+        raise FileNotFoundError(
+            f"{folder} has no .onnx file. Expected what `kzoo export --text` wrote."
+        )
+    functions = {path.stem: Function(path, threads) for path in files}
+    app = fastapi.FastAPI(title=folder.name)
+
+    @app.get("/")
+    def described():
+        return {name: function.described() for name, function in functions.items()}
+
+    @app.post("/{name}")
+    def answer(name: str, given: dict):
+        if name not in functions:
+            raise fastapi.HTTPException(404, f"Expected one of {sorted(functions)}.")
+        try:
+            return functions[name].answer(given)
+        except ValueError as error:
+            raise fastapi.HTTPException(422, str(error)) from error
+
+    return app
+
+
+def main():
+    """Serves until it is stopped."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", help="what `kzoo export --text` wrote, or one file")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--threads", type=int, default=0, help="0: one a core")
+    asked = parser.parse_args()
+    uvicorn.run(service(asked.folder, asked.threads), host=asked.host, port=asked.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The service recipe answers as the file that it serves."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.words import perturbed, seq2seq
+
+RECIPE = Path(__file__).parents[2] / "export" / "recipes" / "serve.py"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """A translator behind HTTP, and the task itself."""
+    testclient = pytest.importorskip("fastapi.testclient", reason="kzoo[serve]")
+    spec = importlib.util.spec_from_file_location("serve", RECIPE)
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    task = perturbed(seq2seq())
+    folder = tmp_path_factory.mktemp("served")
+    task.export(folder / "model", format="onnx", text=True, functions=["generate"])
+    with pytest.raises(FileNotFoundError, match="has no .onnx file. Expected what"):
+        recipe.service(folder)
+    return testclient.TestClient(recipe.service(folder / "model", threads=1)), task
+
+
+def test_json_is_answered_as_keras_does(client):
+    client, task = client
+    options = dict(beams=3, max_new_tokens=6)
+    given = {"text": ["abc", "d"], "num_return_sequences": 2, **options}
+    found = client.post("/generate", json=given).json()
+    texts, scores = task.generate(
+        ["abc", "d"], num_return_sequences=2, return_scores=True, **options
+    )
+    assert found["generated_text"] == texts
+    assert found["scores"] == [pytest.approx(row, abs=1e-4) for row in scores.tolist()]
+    one = client.post("/generate", json={"text": "abc", "max_new_tokens": 6}).json()
+    assert one["generated_text"] == [[task.generate("abc", max_new_tokens=6)]]
+    said = client.get("/").json()["generate"]
+    assert said["needed"] == ["text"] and said["inputs"]["beams"] == "tensor(int64)"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "missing: ['text']"),
+        ({"text": "a", "beam": 2}, "Unknown: ['beam']"),
+        ({"text": [3]}, "text must be strings. Received: [3]"),
+        ({"text": "a", "beams": "two"}, "beams must be tensor(int64)"),
+        ({"text": "a", "beams": [2]}, "beams must have the axes []. Received: 1"),
+        ({"text": "a", "beams": 0}, "beams must be at least 1"),
+    ],
+)
+def test_a_wrong_input_is_named(client, given, message):
+    answer = client[0].post("/generate", json=given)
+    assert answer.status_code == 422 and message in answer.json()["detail"]
+
+
+def test_another_address_is_not_found(client):
+    answer = client[0].post("/translate", json={})
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "Expected one of ['generate']."
