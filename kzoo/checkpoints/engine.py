@@ -6,8 +6,10 @@ import functools
 import numpy as np
 
 from kzoo.checkpoints.stored import copy, parts
+from kzoo.checkpoints.table import Raw
 
 _STEP = 2**24  # bytes of a tensor that are compared at once
+_HIDDEN = ("head/hidden", "head/norm")  # what heads have before their last layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,17 @@ def check_sizes(family, task, config, tensors):
             )
 
 
-def load_weights(family, task, variables, tensors, config, tied, fill, new_head=False):
+def load_weights(
+    family,
+    task,
+    variables,
+    tensors,
+    config,
+    tied,
+    fill,
+    new_head=False,
+    other_head=None,
+):
     """Sets all variables from tensors; nothing is set before all fits.
 
     Args:
@@ -109,6 +121,8 @@ def load_weights(family, task, variables, tensors, config, tied, fill, new_head=
         fill: function of a variable and of one that writes its values into an array,
             see `kzoo.layers.blank.fill`.
         new_head: whether a head of another size than the checkpoint's is a new one.
+        other_head: the `Head` that the checkpoint was trained with where it is not the
+            task's: tensors of its last layer are not for the task's.
 
     Returns:
         A `LoadReport`.
@@ -118,16 +132,28 @@ def load_weights(family, task, variables, tensors, config, tied, fill, new_head=
             shapes; all are named.
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    new = [
+        path
+        for path in shapes
+        if path.startswith("head/") and not family.has_row(task, path)
+    ]
+    shapes = {path: shape for path, shape in shapes.items() if path not in new}
     has_prefix = _has_prefix(family, tensors)
     try:
         sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
     except KeyError as error:
         raise ValueError(f"{error.args[0]} No checkpoint of it has it.") from None
-    missing, wrong, new, used, copies = [], [], [], set(), {}
-    planned = []
+    missing, wrong, used, copies = [], [], set(), {}
+    planned, zeros = [], []
     for source in sources:
         present = [name for name in source.names if name in tensors]
         own = [shapes[path] for path in source.paths]
+        if other_head and _is_last(source, other_head):
+            new += source.paths
+            continue
+        if not present and isinstance(source.row, Raw) and source.row.or_zeros:
+            zeros += source.paths
+            continue
         if not present:
             for path in source.paths:
                 (new if path.startswith("head/") else missing).append(path)
@@ -166,6 +192,8 @@ def load_weights(family, task, variables, tensors, config, tied, fill, new_head=
         for path, array in zip(source.paths, arrays, strict=True):
             fill(variables[path], functools.partial(copy, array))
         del array, arrays  # before the next one is read
+    for path in zeros:
+        fill(variables[path], lambda array: array.fill(0))
     return LoadReport(family.model_type, tuple(sorted(new)), tuple(sorted(unused)))
 
 
@@ -209,6 +237,15 @@ def tensors_of(family, task, variables, config, tied, with_prefix=True):
 def _has_prefix(family, tensors):
     """Whether the stacks' names are those in a model with a head."""
     return any(name.startswith(family.prefix) for name in tensors)
+
+
+def _is_last(source, head):
+    """Whether variables are of a head's last layer, under the names of another's."""
+    if not source.paths[0].startswith("head/"):
+        return False
+    rows = [row for path, row in head.modules.items() if not path.startswith(_HIDDEN)]
+    rows = [row[0] if isinstance(row, tuple) else row for row in rows]
+    return source.row in rows and not source.paths[0].startswith(_HIDDEN)
 
 
 def _heads(config, source):

@@ -25,6 +25,7 @@ _LARGEST_INDEX = 100_000_000  # bytes; as safetensors limits its headers
 # No separators, no "..", no hidden files: a shard lies beside its index.
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WRITTEN = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+_READ = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")
 
 
 class TensorFiles(Mapping):
@@ -228,6 +229,11 @@ def _check_inside(folder, path):
             f"{path} is a link that leaves its folder: expected a file in {folder}. "
             f"Received: {target}."
         )
+
+
+def is_weights(name):
+    """Whether `open_tensors` would read a file of this name, or its index names it."""
+    return bool(_WRITTEN.fullmatch(name) or _READ.fullmatch(name))
 
 
 def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):

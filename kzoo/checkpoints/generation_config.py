@@ -20,6 +20,9 @@ _OPTIONS = {
     "renormalize_logits": ("renormalize", False),
     "stop_strings": ("stop", None),
 }
+_COUNTS = (
+    "max_new_tokens min_new_tokens no_repeat_ngram_size num_beams num_return_sequences"
+)
 _SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
 # Keys of which one value, beside None, asks for nothing: others cannot be followed.
 _OFF = {
@@ -85,6 +88,69 @@ _IRRELEVANT = {
 }
 # What a `config.json` of before generation_config.json may hold, too.
 OLDER = (_READ | set(_OFF)) - {"eos_token_id", "decoder_start_token_id"}
+
+
+def check_generation(keys, vocabulary_size):
+    """Checks the types of the values of a `generation_config.json`.
+
+    Args:
+        keys: dict; what is `None` counts as left out.
+        vocabulary_size: above all ids.
+
+    Raises:
+        ValueError: a value of another type, or an id that is none; its key is named.
+    """
+
+    def is_id(value):
+        return _is_whole(value) and 0 <= value < vocabulary_size
+
+    def list_of(check, least=0):
+        def holds(values):
+            enough = isinstance(values, list) and len(values) >= least
+            return enough and all(map(check, values))
+
+        return holds
+
+    def is_number(value):
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+    def is_text(value):
+        return isinstance(value, str)
+
+    def is_switch(value):
+        return isinstance(value, bool)
+
+    ids, inside = list_of(is_id), f"in [0, {vocabulary_size})"
+    expected = {  # what is said, the names of keys, what one of these holds for
+        "a whole number": (f"max_length min_length {_COUNTS} top_k", [_is_whole]),
+        "a number": (
+            "length_penalty min_p repetition_penalty temperature top_p",
+            [is_number],
+        ),
+        "true or false": ("do_sample renormalize_logits", [is_switch]),
+        "true, false or 'never'": ("early_stopping", [is_switch, "never".__eq__]),
+        "a string or a list of some": ("stop_strings", [is_text, list_of(is_text)]),
+        f"an id {inside}": ("decoder_start_token_id forced_bos_token_id", [is_id]),
+        f"an id {inside} or a list of ids": ("eos_token_id", [is_id, ids]),
+        f"an id {inside} or a list with at least one": (
+            "forced_eos_token_id",
+            [is_id, list_of(is_id, least=1)],
+        ),
+        f"a list of ids {inside}": ("suppress_tokens", [ids]),
+        f"a list of lists of ids {inside}": (
+            "bad_words_ids",
+            [list_of(list_of(is_id, least=1))],
+        ),
+    }
+    for what, (names, checks) in expected.items():
+        for name in names.split():
+            value = keys.get(name)
+            if value is not None and not any(check(value) is True for check in checks):
+                raise ValueError(f"{name} must be {what}. Received: {value!r}.")
+
+
+def _is_whole(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def read_generation(keys, decoder_alone):

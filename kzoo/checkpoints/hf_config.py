@@ -201,16 +201,20 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
     return Rule(("pad_token_id", start_key, "eos_token_id"), read, write)
 
 
-def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False):
+def rotary(
+    theta=10_000.0, part="partial_rotary_factor", parted=False, older="rope_theta"
+):
     """The rule of rotary positions: one kind for all layers.
 
     It reads `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have
-    them.
+    them; both are written, since programs that know the older keys alone would compute
+    with a default.
 
     Args:
         theta: the base, where it is left out.
         part: older key of the share of a head that rotates.
         parted: its default is not 1 but this number.
+        older: older key of the base that is written.
     """
     share = parted or 1.0
 
@@ -218,7 +222,7 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False):
         rope = dict(keys.get("rope_parameters") or {})
         rope |= keys.get("rope_scaling") or {}
         base = rope.pop("rope_theta", None) or keys.get("rope_theta")
-        base = base or keys.get("rotary_emb_base") or theta
+        base = base or keys.get(older) or theta
         rotates = rope.pop("partial_rotary_factor", None)
         rotates = keys.get(part) if rotates is None else rotates
         rotates = share if rotates is None else rotates
@@ -233,12 +237,13 @@ def rotary(theta=10_000.0, part="partial_rotary_factor", parted=False):
     def write(field_of):
         scaling = field_of("rope_scaling")
         rope = {"rope_theta": field_of("rope_max_wavelength"), **written(scaling)}
+        keys = {older: rope["rope_theta"], **_older_scaling(scaling)}
         width, turned = field_of("head_dim"), field_of("rotary_dim")
         if turned is not None or parted:
-            rope["partial_rotary_factor"] = (turned or width) / width
-        return {"rope_parameters": rope}
+            rope["partial_rotary_factor"] = keys[part] = (turned or width) / width
+        return {**keys, "rope_parameters": rope}
 
-    names = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", part)
+    names = ("rope_parameters", "rope_scaling", "rope_theta", older, part)
     names = (*names, "original_max_position_embeddings", "hidden_size", _HEADS)
     return Rule(names, read, write)
 
@@ -320,6 +325,11 @@ def written(scaling):
             for name in ("beta_fast", "beta_slow", "attention_factor", "truncate")
         }
     return values
+
+
+def _older_scaling(scaling):
+    """The older key of a `RopeScaling`, where there is one."""
+    return {} if scaling is None else {"rope_scaling": written(scaling)}
 
 
 def window(
@@ -415,7 +425,7 @@ def _check_types(keys, kind, reason):
 def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
     """The rule of windows, and of rotary positions that differ where there is one.
 
-    It reads `rope_parameters` by the layers' types, or older keys.
+    It reads `rope_parameters` by the layers' types, or older keys, and writes both.
 
     Args:
         windows: what `window` gives.
@@ -462,10 +472,14 @@ def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
         base, theta = map(
             field_of, ("rope_max_wavelength", "window_rope_max_wavelength")
         )
-        rope = {"rope_theta": base, **written(field_of("rope_scaling"))}
+        scaling = field_of("rope_scaling")
+        rope = {"rope_theta": base, **written(scaling)}
         own = rope if theta is None else {"rope_theta": theta, **written(None)}
         ropes = dict(zip(types, (rope, own), strict=True))
-        return {**windows.write(field_of), "rope_parameters": ropes}
+        keys = {key: ropes[kind]["rope_theta"] for kind, (key, _) in types.items()}
+        if all(ropes[kind]["rope_type"] == rope["rope_type"] for kind in scaled):
+            keys |= _older_scaling(scaling)
+        return {**windows.write(field_of), **keys, "rope_parameters": ropes}
 
     names = ("rope_parameters", "rope_scaling", full[0], sliding[0])
     return Rule((*windows.names, *names), read, write)

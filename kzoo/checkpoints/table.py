@@ -21,6 +21,8 @@ LEAVES = {
     "scale": "weight",
     "embeddings": "weight",
 }
+# What files of BERT's first code have instead, in modules of this name.
+_OLD_NORM, _OLD_LEAVES = "LayerNorm", ("gamma", "beta")
 # Keys that say nothing about what a model computes.
 IRRELEVANT = {
     "_attn_implementation",
@@ -34,6 +36,7 @@ IRRELEVANT = {
     "auto_map",
     "cache_implementation",
     "chunk_size_feed_forward",
+    "custom_pipelines",  # code of the repository, which kzoo does not run
     "decoder_start_token_id",  # where there are two stacks a rule reads it
     "dtype",
     "eos_token_ids",  # of 2020; eos_token_id is read
@@ -50,6 +53,7 @@ IRRELEVANT = {
     "output_attentions",
     "output_hidden_states",
     "output_past",
+    "padding",  # of a tokenizer's call, which kzoo.data decides
     "problem_type",
     "return_dict",
     "return_dict_in_generate",
@@ -134,10 +138,12 @@ class Raw:
     Args:
         name: of the tensor.
         shape: of the tensor, where it is not the variable's: -1 for its length.
+        or_zeros: whether the variable is zeros where there is no tensor.
     """
 
     name: str
     shape: tuple[int, ...] | None = None
+    or_zeros: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,6 +327,30 @@ class Family:
         """The `Head` of a task's class, or `None`."""
         return self.heads.get(_SAME_HEAD.get(task, task))
 
+    def named_heads(self, architectures):
+        """Tasks of the heads that the classes of a `config.json` have.
+
+        A relative's class, such as RoBERTa's in a file of XLM-R, has the same heads.
+        """
+        for name in (str, _purpose):
+            wanted = {name(each) for each in architectures} - {None}
+            heads = self.heads.items()
+            found = [task for task, head in heads if name(head.architecture) in wanted]
+            if found:
+                return found
+        return []
+
+    def unknown_heads(self, architectures):
+        """Those classes of a `config.json` that are for what no head here is."""
+        known = {_purpose(head.architecture) for head in self.heads.values()}
+        known |= {None, "ForPreTraining"}  # which has the head of a language model
+        return [each for each in architectures if _purpose(each) not in known]
+
+    def has_row(self, task, path):
+        """Whether the table has a variable of a task."""
+        head = self.head(task) or Head("")
+        return _template(path, {**self.modules, **head.modules}) is not None
+
     def head_options(self, task, keys):
         """Arguments of a task of this family, but those of its labels."""
         head = self.head(task)
@@ -412,11 +442,8 @@ class Family:
         module, _, leaf = path.rpartition("/")
         number = re.search(r"/layer_(\d+)/", path)
         i = number and number[1]
-        for key in (path, module):
-            template = re.sub(r"/layer_\d+/", "/layer_{i}/", key)
-            if template in rows:
-                break
-        else:
+        template = _template(path, rows)
+        if template is None:
             raise KeyError(f"{self.model_type} has no row for {path}.")
         row, own = rows[template], template not in head.modules
         if isinstance(row, Choice):
@@ -424,7 +451,7 @@ class Family:
             owner = config if hasattr(config, row.field) else stack
             row = row.names[getattr(owner, row.field)]
         each = row if isinstance(row, tuple) else (row,)
-        names = []
+        names, older = [], []
         for one in each:
             name = one if isinstance(one, str) else one.name
             name = name.replace("{i}", i or "")
@@ -434,8 +461,11 @@ class Family:
                         f"{self.model_type} has no row for {path}: {leaf!r} is none of "
                         f"{sorted(LEAVES)}."
                     )
+                if name.endswith(_OLD_NORM) and leaf in _OLD_LEAVES:
+                    older.append(f"{name}.{leaf}")
                 name = f"{name}.{LEAVES[leaf]}"
-            names.append(prefix + name if own else _of_head(prefix, name))
+            names.append(name)
+        names = [prefix + n if own else _of_head(prefix, n) for n in (*names, *older)]
         return each[0], tuple(names), order[template]
 
 
@@ -475,6 +505,21 @@ def _read(read, names, keys):
             f"config.json has a value that kzoo cannot read ({error}). "
             f"Received: {values}."
         ) from error
+
+
+def _template(path, rows):
+    """The key of a variable's row: its own or its layer's; `None` without one."""
+    for key in (path, path.rpartition("/")[0]):
+        key = re.sub(r"/layer_\d+/", "/layer_{i}/", key)
+        if key in rows:
+            return key
+    return None
+
+
+def _purpose(architecture):
+    """What a class says that it is for, such as "ForMaskedLM", or `None`."""
+    found = re.search(r"For[A-Z].*", architecture)
+    return found and found[0]
 
 
 def _of_head(prefix, name):

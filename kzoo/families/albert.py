@@ -1,9 +1,9 @@
 """ALBERT (Lan et al., 2020, https://arxiv.org/abs/1909.11942)."""
 
-from kzoo.checkpoints.hf_config import Key, Only, Rule, special_ids
+from kzoo.checkpoints.hf_config import Key, Only, Rule, Unsupported, special_ids
 from kzoo.checkpoints.naming import encoder_heads, layers
 from kzoo.checkpoints.table import Family
-from kzoo.families.bert import BERT, FIXED, HEAD_ACTIVATION, rules
+from kzoo.families.bert import BERT, FIXED, HEAD_ACTIVATION, rules, segments
 
 TABLES = {k: v for k, v in BERT.modules.items() if v.startswith("embeddings.")}
 GROUPS = Rule(
@@ -17,6 +17,12 @@ GROUPS = Rule(
         "num_hidden_groups": field_of("layer_groups") or field_of("num_layers")
     },
 )
+
+
+def _embeddings(keys):
+    if keys["embedding_size"] is None:
+        raise Unsupported("embedding_size=None is not supported. Supported: a number.")
+
 
 ALBERT = Family(
     model_type="albert",
@@ -63,6 +69,7 @@ ALBERT = Family(
         r"(albert\.)?pooler\.(weight|bias)",
         r"sop_classifier\.classifier\.(weight|bias)",
     ),
+    checks=(segments, _embeddings),
 )
 
 FAMILIES = {"albert": ALBERT}

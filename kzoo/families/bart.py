@@ -103,7 +103,7 @@ BART = Family(
     heads={
         "Seq2SeqLM": Head(
             "BartForConditionalGeneration",
-            {"head": "lm_head", "head/bias": Raw("final_logits_bias", (1, -1))},
+            {"head": "lm_head", "head/bias": Raw("final_logits_bias", (1, -1), True)},
         )
     },
     prefix="model.",

@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), also MiniLM."""
 
-from kzoo.checkpoints.hf_config import Key, Only, activation, special_ids
+from kzoo.checkpoints.hf_config import Key, Only, Unsupported, activation, special_ids
 from kzoo.checkpoints.naming import encoder_heads, layers
 from kzoo.checkpoints.table import Family
 
@@ -33,6 +33,12 @@ def rules(width=768, heads=12, inner=3072, act="gelu", dropout=0.1):
         Key("tie_word_embeddings", "tie_head", True),
         Only("position_embedding_type", "absolute"),
     )
+
+
+def segments(keys):
+    """Refuses what the classes of transformers cannot be run with."""
+    if not keys["type_vocab_size"]:
+        raise Unsupported("type_vocab_size=0 is not supported. Supported: 1 or more.")
 
 
 BERT = Family(
@@ -75,6 +81,7 @@ BERT = Family(
         "pooler_type",
     },
     ignored=(r".*embeddings\.position_ids", r"(bert\.)?pooler\..*", r"cls\.seq_.*"),
+    checks=(segments,),
 )
 
 FAMILIES = {"bert": BERT}

@@ -7,7 +7,7 @@ the discriminator's own head, which is trained to find replaced tokens, kzoo has
 from kzoo.checkpoints.hf_config import Key, Rule, special_ids
 from kzoo.checkpoints.naming import encoder_heads
 from kzoo.checkpoints.table import Family
-from kzoo.families.bert import BERT, FIXED, rules
+from kzoo.families.bert import BERT, FIXED, rules, segments
 
 
 def _embedding_dim(keys):
@@ -54,6 +54,7 @@ ELECTRA = Family(
         r".*embeddings\.position_ids",
         r"discriminator_predictions\.dense(_prediction)?\.(weight|bias)",
     ),
+    checks=(segments,),
 )
 
 FAMILIES = {"electra": ELECTRA}

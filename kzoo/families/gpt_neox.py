@@ -25,7 +25,7 @@ GPT_NEOX = Family(
         Key("tie_word_embeddings", "tie_head", False),
         Key("use_parallel_residual", "parallel_residual", True),
         Key("attention_bias", "attention_bias attention_output_bias", True),
-        rotary(part="rotary_pct", parted=0.25),
+        rotary(part="rotary_pct", parted=0.25, older="rotary_emb_base"),
         special_ids(start=0, end=2),
     ),
     modules={

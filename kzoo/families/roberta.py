@@ -8,7 +8,7 @@ import dataclasses
 from kzoo.checkpoints.hf_config import Rule, special_ids
 from kzoo.checkpoints.naming import encoder_heads
 from kzoo.checkpoints.table import Family
-from kzoo.families.bert import BERT, FIXED, rules
+from kzoo.families.bert import BERT, FIXED, rules, segments
 
 _PAD = 1
 POSITIONS = Rule(
@@ -41,6 +41,7 @@ ROBERTA = Family(
     prefix="roberta.",
     tokenizer="byte_bpe",
     ignored=(r".*embeddings\.position_ids", r"(roberta\.)?pooler\.dense\..*"),
+    checks=(segments,),
 )
 
 XLM_ROBERTA = dataclasses.replace(

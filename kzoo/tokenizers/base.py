@@ -211,11 +211,13 @@ class Tokenizer(abc.ABC):
         Args:
             messages: dicts of `role` and `content`, and what else the template reads.
             add_generation_prompt: ends with what an answer begins with.
-            **variables: of the template, such as `tools`.
+            **variables: of the template, such as `tools`, for which a model may have a
+                template of its own.
 
         Raises:
             ImportError: jinja2 is missing.
-            ValueError: there is no template, or it refuses the messages.
+            ValueError: there is no template, or it refuses the messages; an argument
+                that transformers has and kzoo has not, such as `tokenize`.
         """
         from kzoo.tokenizers.chat import render
 

@@ -24,6 +24,19 @@ _FILLING = {
 _WIDE = {"batch": 1, "center": 1, "indent": 1, "round": 1, "slice": 2, "wordwrap": 2}
 _WIDTH = re.compile(r"%[#0 +-]*(\d*\.)?\*|[%)][#0 +-]*(\d*\.)?\d{4}")
 _COUNT = "steps of a rendering"  # no name that a template could say
+# What transformers' method of the same name takes that no template reads.
+_ELSEWHERE = {
+    "chat_template": "give a tokenizer .with_conventions(chat_template=...)",
+    "continue_final_message": "append the beginning of the answer to the text",
+    "max_length": "cut the ids",
+    "padding": "pad the ids",
+    "return_assistant_tokens_mask": "kzoo has no such mask",
+    "return_dict": "encode_chat gives a list of ids",
+    "return_tensors": "encode_chat gives a list of ids",
+    "tokenize": "apply_chat_template gives the text, encode_chat the ids",
+    "tokenizer_kwargs": "cut and pad the ids",
+    "truncation": "cut the ids",
+}
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -147,7 +160,17 @@ def _renamed(tokenizer):
 
 
 def _render(tokenizer, messages, add_generation_prompt, variables):
-    if not tokenizer.chat_template:
+    for name in sorted(set(variables) & set(_ELSEWHERE)):
+        raise ValueError(
+            f"{name} is an argument of transformers, which kzoo has not: variables of "
+            f"the template were expected. Received: {name}={variables[name]!r}. "
+            f"Instead, {_ELSEWHERE[name]}."
+        )
+    template = tokenizer.chat_template
+    if variables.get("tools") is not None:
+        named = tokenizer.conventions.named_templates
+        template = named.get("tool_use", template)
+    if not template:
         raise ValueError(
             f"{tokenizer!r} has no chat template: it is of a model that was not made "
             "for chats, or its folder lacks chat_template.jinja."
@@ -169,7 +192,7 @@ def _render(tokenizer, messages, add_generation_prompt, variables):
     }
     try:
         parts, length = [], 0
-        for part in _compiled(tokenizer.chat_template).generate(given):
+        for part in _compiled(template).generate(given):
             parts.append(part)
             length += len(part)
             if length > _MOST:

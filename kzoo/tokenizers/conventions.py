@@ -122,6 +122,8 @@ class Conventions:
         stop_token_ids: more ids that end what is generated, such as a turn's of a chat.
         languages: dict from a language's name to its id.
         chat_template: in Jinja; see `kzoo.tokenizers.chat`.
+        named_templates: further ones by their names: `"tool_use"` is for chats with
+            tools, others are kept to be written again.
         layout: of the files that `save_pretrained_tokenizer` writes.
         settings: of `tokenizer_config.json`, as they were read.
         batching: padding and truncation that `tokenizer.json` asks for, which
@@ -133,6 +135,7 @@ class Conventions:
     stop_token_ids: tuple = ()
     languages: Mapping = dataclasses.field(default_factory=dict)
     chat_template: str | None = None
+    named_templates: Mapping = dataclasses.field(default_factory=dict)
     layout: str | None = None
     settings: Mapping = dataclasses.field(default_factory=dict)
     batching: Mapping = dataclasses.field(default_factory=dict)

@@ -24,6 +24,9 @@ Kind = Literal[
 ]
 
 _FAST = "tokenizer.json"
+# Of chat templates beside the default one, a file each.
+TEMPLATES_FOLDER = "additional_chat_templates"
+_DEFAULT, _TEMPLATE = "default", "chat_template.jinja"
 # The files of each layout, as alternatives, the first of which is written.
 _FILES = {
     "wordpiece": [["vocab.txt"]],
@@ -322,17 +325,27 @@ class _Folder:
             "are read from."
         )
 
-    def chat_template(self):
-        """In Jinja, or `None`."""
-        path = self.path / "chat_template.jinja"
-        if path.exists():
-            return path.read_text(encoding="utf-8")
+    def chat_templates(self):
+        """Fields of `Conventions`: the default template, or `None`, and the others."""
         found = self.settings.get("chat_template")
         if isinstance(found, list):  # several, each with a name
             found = {each["name"]: each["template"] for each in found}
-        if isinstance(found, dict):
-            found = found.get("default")
-        return found
+        found = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
+        wrong = [name for name in found if not re.fullmatch(r"\w[\w.-]*", name)]
+        if wrong:  # they become names of files
+            raise ValueError(
+                f"Chat templates of {self.path} must have names of letters, digits, "
+                f"dots and dashes. Received: {wrong}."
+            )
+        files = {
+            path.stem: path for path in self.path.glob(f"{TEMPLATES_FOLDER}/*.jinja")
+        }
+        files[_DEFAULT] = self.path / _TEMPLATE
+        files = {name: path for name, path in files.items() if path.exists()}
+        if files:  # then transformers reads no others
+            found = {n: path.read_text("utf-8") for n, path in sorted(files.items())}
+        default = found.pop(_DEFAULT, None)
+        return {"chat_template": default, "named_templates": found}
 
     def numbers(self, name):
         """Ids of the model's configs; those for generation come first."""
@@ -565,7 +578,7 @@ def _fast(folder, library, layout, template, batching=None):
     conventions = Conventions(
         template=template,
         languages=_languages({n: library.token_to_id(n) for n in names}),
-        chat_template=folder.chat_template(),
+        **folder.chat_templates(),
         layout=layout,
         settings=_settings(folder, layout),
         batching=batching or {},
@@ -642,7 +655,7 @@ def _sentence_piece(folder, kind):
     conventions = Conventions(
         template=template,
         languages=languages,
-        chat_template=folder.chat_template(),
+        **folder.chat_templates(),
         layout=kind,
         settings=_settings(folder, kind),
     )
@@ -723,6 +736,19 @@ def _around(folder, kind, ids_of, languages):
 # And back.
 
 
+def named_padding(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy whose settings name its padding, where its files named none or the end.
+
+    transformers makes no batch of texts without it.
+    """
+    pad = tokenizer.pad_token_id
+    if pad is None or pad == tokenizer.original_pad_token_id:
+        return tokenizer
+    (piece,) = tokenizer.tokens([pad])
+    settings = {**tokenizer.conventions.settings, "pad_token": piece}
+    return tokenizer.with_conventions(settings=settings)
+
+
 def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
     """Writes a folder that transformers' `AutoTokenizer` reads, with equal ids.
 
@@ -754,10 +780,7 @@ def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
             names = ["spiece.model"]
         for name in names:
             files[name] = _content_of(tokenizer, name)
-    if isinstance(settings.get("chat_template"), (list, dict)) or (
-        conventions.chat_template and "chat_template" not in settings
-    ):
-        files["chat_template.jinja"] = conventions.chat_template
+    files |= _templates(conventions, settings)
     named = {f"{r}_token" for r in _ROLES} | {"additional_special_tokens"}
     special = {name: value for name, value in settings.items() if name in named}
     folder.mkdir(parents=True, exist_ok=True)
@@ -765,7 +788,24 @@ def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
     files["special_tokens_map.json"] = _text(special)
     for name, content in files.items():
         content = content if isinstance(content, bytes) else content.encode("utf-8")
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
+
+
+def _templates(conventions, settings):
+    """Files of chat templates; settings say the same, for programs that read these."""
+    default, named = conventions.chat_template, conventions.named_templates
+    if settings.get("chat_template") == default and not named:
+        return {}
+    files = {f"{TEMPLATES_FOLDER}/{name}.jinja": text for name, text in named.items()}
+    every = {**({_DEFAULT: default} if default else {}), **named}
+    if default:
+        files[_TEMPLATE] = default
+    settings.pop("chat_template", None)
+    if named:
+        each = [{"name": name, "template": text} for name, text in every.items()]
+        settings["chat_template"] = each
+    return files
 
 
 def _content_of(tokenizer, name):

@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import math
+import re
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import keras
 
 from kzoo import tasks
 from kzoo.checkpoints.engine import (
@@ -16,9 +20,15 @@ from kzoo.checkpoints.engine import (
     load_weights,
     tensors_of,
 )
-from kzoo.checkpoints.files import open_file, open_tensors, save_tensors
+from kzoo.checkpoints.files import (
+    is_weights,
+    open_file,
+    open_tensors,
+    save_tensors,
+)
 from kzoo.checkpoints.generation_config import (
     OLDER,
+    check_generation,
     read_generation,
     write_generation,
 )
@@ -42,7 +52,12 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
-from kzoo.tokenizers.pretrained import has_pretrained_tokenizer, read_json
+from kzoo.tokenizers.pretrained import (
+    TEMPLATES_FOLDER,
+    has_pretrained_tokenizer,
+    named_padding,
+    read_json,
+)
 from kzoo.zoo.progress import shown
 from kzoo.zoo.registry import TASKS, check_preset, located
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling
@@ -57,6 +72,7 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.linear.Identity": None,
 }
+_DTYPES = ("float32", "bfloat16", "float16")
 _SIZE = {"labels", "num_classes"}  # of which one says how large a head is
 _IDS = ("pad_token_id", "start_token_id", "end_token_id")
 # Keys of special tokens, which kzoo may have to see in another way.
@@ -68,26 +84,29 @@ _SPECIAL = (
     "forced_eos_token_id",
     "pad_token_id",
 )
-# What a folder in this layout may hold.
-_MODEL_FILES = (
+# What a folder in this layout may hold beside weights: the files' whole names, since
+# others are the user's own.
+_MODEL_FILES = {
     "1_Pooling/config.json",
-    "*.spm",
     "added_tokens.json",
     "chat_template.jinja",
-    "config*.json",
+    "config.json",
+    "config_sentence_transformers.json",
     "generation_config.json",
     "merges.txt",
-    "model*.safetensors",
     "modules.json",
-    "pytorch_model*.bin",
-    "pytorch_model.bin.index.json",
-    "sentence*.json",
-    "sentencepiece*.model",
+    "sentence_bert_config.json",
+    "sentencepiece.bpe.model",
+    "source.spm",
     "special_tokens_map.json",
     "spiece.model",
-    "tokenizer*",
-    "vocab.*",
-)
+    "target.spm",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+}
 
 
 def from_preset(
@@ -115,7 +134,8 @@ def from_preset(
         token: for a repository that needs one.
         tokenizer: instead of the checkpoint's.
         **options: arguments of the task, such as `num_classes`, `labels`, `max_length`;
-            they win over the checkpoint's.
+            they win over the checkpoint's. `labels` in another order than there order
+            the head; those of other names have a new one.
 
     Returns:
         The task. What a `generation_config.json` says, or older keys of `config.json`,
@@ -125,8 +145,9 @@ def from_preset(
         lacks, with a warning) and which tensors were not needed.
 
     Raises:
-        ValueError: an unknown task or family; a key of the config that kzoo does not
-            know, or cannot compute; weights that do not fit, all of them named; a file
+        ValueError: an unknown task or family; a checkpoint of a head that kzoo has not,
+            where no task is given; a key of the config that kzoo does not know, or
+            cannot compute; weights that do not fit, all of them named; a file
             of a preset that is not as it was written.
         FileNotFoundError: no such folder or preset, or a file is missing in it.
 
@@ -137,6 +158,8 @@ def from_preset(
     """
     folder = Path(local_folder(located(source), revision=revision, token=token))
     check_preset(folder, whole=not str(source).startswith("hf://"))
+    if options.get("labels") is not None:
+        options["labels"] = list(options["labels"])
     keys = read_json(folder / CONFIG_FILE)
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
@@ -147,7 +170,11 @@ def from_preset(
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
-    name = _task_name(family, task, keys, folder)
+    stored = _stored_task(family, keys, folder)
+    name = TASKS[task] if task is not None else stored or _default(family, keys, folder)
+    said = None
+    if name in _GENERATING:
+        said = _said_of_searches(folder, family, keys, config)
     if tokenizer is None and has_pretrained_tokenizer(folder):
         tokenizer = load_pretrained_tokenizer(folder, family.tokenizer)
     size = (config.decoder or config.encoder).vocabulary_size
@@ -163,15 +190,18 @@ def from_preset(
             "Give a tokenizer, or a padding mask beside ids.",
             stacklevel=2,
         )
-    searches, said, config = _searches(folder, name, family, keys, config, tokenizer)
-    given = options
-    options = {**family.head_options(name, keys), **_labels(name, keys)}
+    searches, config = _searches(folder, said, config, tokenizer)
+    given, own_size = options, bool(_SIZE & set(options))
+    labels = (_names(keys), given.get("labels"))
+    options = family.head_options(name, keys)
+    if not own_size:
+        options |= _labels(name, keys)
     if name == "SentenceEmbedder":
         options |= read_pooling(folder, config)
-    options = {**_without_size(options, given), **searches, **given}
+    options = {**options, **searches, **given}
     with open_tensors(folder) as tensors:
         if dtype == "auto":
-            dtype = _dtype(tensors)
+            dtype = _dtype(family, keys, tensors)
         if family.tied_by_file:
             own = has_own_head(family, name, tensors, config)
             config = config.replace(tie_head=not own)
@@ -189,10 +219,16 @@ def from_preset(
                 made.config,
                 _tied(made),
                 fill_and_show,
-                new_head=bool(_SIZE & set(given)),
+                new_head=own_size or stored not in (None, name),
+                other_head=family.head(name)
+                if _are_others(*labels)
+                else _other_head(family, name, keys),
             )
-    said = {"config": {k: keys[k] for k in _SPECIAL if k in keys}, "generation": said}
+    written = said if (folder / GENERATION_FILE).is_file() else None
+    said = {k: keys[k] for k in _SPECIAL if k in keys}
+    said = {"config": said, "generation": written}
     made.loaded = dataclasses.replace(report, said={**said, "as": _as_loaded(made)})
+    _order_head(made, *labels)
     _begin_new(made)
     _warn_of_new(made, source)
     return made
@@ -212,6 +248,29 @@ def _without_size(options, given):
     return {name: value for name, value in options.items() if name not in _SIZE}
 
 
+def _are_others(stored, asked):
+    """Whether labels are asked for that a stored head has not learned.
+
+    Args:
+        stored: the checkpoint's labels, or `None`.
+        asked: the labels given, or `None`.
+    """
+    if not stored or not asked or stored == [f"LABEL_{i}" for i in range(len(stored))]:
+        return False  # a head without names, as transformers counts them, is named now
+    return set(stored) != set(asked)
+
+
+def _order_head(task, stored, asked):
+    """Puts what a loaded head learned of each label where the label is now."""
+    if not stored or not asked or set(stored) != set(asked) or stored == asked:
+        return
+    places, variables = [stored.index(label) for label in asked], task.named_variables()
+    for path in ("head/output/kernel", "head/output/bias"):
+        if path in variables and path not in task.loaded.new:
+            variable = variables[path]
+            variable.assign(keras.ops.take(variable.value, places, axis=-1))
+
+
 def _begin_new(task):
     """Draws new kernels, which began as zeros."""
     draw = make_initializer(task.config.decoder or task.config.encoder)
@@ -227,6 +286,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
     same = name is None or getattr(tasks, name) is kind
     kind = kind if same else getattr(tasks, name)
     own = described.get("options", {}) if same else {}
+    labels = (own.get("labels"), options.get("labels"))
     if tokenizer is None and (folder / TOKENIZER_FILE).is_file():
         tokenizer = load_tokenizer(folder)
     path = folder / WEIGHTS_FILE
@@ -246,6 +306,8 @@ def _from_own(folder, name, dtype, tokenizer, options):
         variables = made.named_variables()
 
         def fits(name):
+            if name.startswith("head/output/") and _are_others(*labels):
+                return False
             return name in file and file.shape(name) == tuple(variables[name].shape)
 
         new = [k for k in variables if k.startswith("head/")]
@@ -261,6 +323,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
     )
+    _order_head(made, *labels)
     _begin_new(made)
     _warn_of_new(made, folder)
     return made
@@ -329,7 +392,10 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             files[GENERATION_FILE] = _generation(task)
         if _as_loaded(task) == (loaded.said.get("as") if loaded else None):
             # Nothing of it has changed: it is written in the words in which it came.
-            keys |= loaded.said["config"]
+            own = dict(loaded.said["config"])
+            if name not in _GENERATING:  # transformers finds the last token with it
+                own.pop("pad_token_id", None)
+            keys |= own
             if loaded.said["generation"]:
                 files[GENERATION_FILE] = loaded.said["generation"]
         _write(task, Path(folder), tensors, files, max_shard_bytes)
@@ -350,19 +416,28 @@ def _write(task, folder, tensors, files, max_shard_bytes):
         if isinstance(task, tasks.SentenceEmbedder):
             write_pooling(task, scratch)
         if task.tokenizer is not None:
-            save_pretrained_tokenizer(task.tokenizer, scratch)
+            generates = type(task).__name__ in _GENERATING
+            tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
+            save_pretrained_tokenizer(tokenizer, scratch)
         folder.mkdir(exist_ok=True)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
-        for pattern in _MODEL_FILES:  # of a model that stood there before
-            for path in folder.glob(pattern):
-                if path.is_file() and path.relative_to(folder) not in written:
-                    path.unlink()
+        for path in _model_files(folder):  # of a model that stood there before
+            if path.relative_to(folder) not in written:
+                path.unlink()
         for path in sorted(written):
             target = folder / path
             if (scratch / path).is_dir():
                 target.mkdir(exist_ok=True)
             else:
                 (scratch / path).replace(target)
+
+
+def _model_files(folder):
+    """The files of a folder that are a model's."""
+    found = [folder / name for name in _MODEL_FILES]
+    found += [path for path in folder.iterdir() if is_weights(path.name)]
+    found += folder.glob(f"{TEMPLATES_FOLDER}/*.jinja")
+    return [path for path in found if path.is_file()]
 
 
 def _described(task, name):
@@ -413,18 +488,47 @@ class _Stored(NamedTuple):
     read: Callable
 
 
-def _task_name(family, task, keys, folder):
-    if task is not None:
-        return TASKS[task]
+def _stored_task(family, keys, folder):
+    """The task that a checkpoint was made for, `None` where none of kzoo's is named."""
     if is_embedder(folder):
         return "SentenceEmbedder"
-    named = keys.get("architectures") or []
-    for name, head in family.heads.items():
-        if head.architecture in named:
-            if name == "TextClassifier" and _count(keys) == 1:
-                return _NUMBER[_activation_name(keys) is not None]
-            return name
+    named = family.named_heads(_architectures(keys))
+    if named and named[0] == "TextClassifier" and _count(keys) == 1:
+        return _NUMBER[_activation_name(keys) is not None]
+    return named[0] if named else None
+
+
+def _default(family, keys, folder):
+    """The task of a checkpoint that names none.
+
+    Raises:
+        ValueError: it names one that kzoo has not.
+    """
+    unknown = family.unknown_heads(_architectures(keys))
+    if unknown:
+        known = [head.architecture for head in family.heads.values()]
+        own = [key for key, name in TASKS.items() if family.head(name)]
+        raise ValueError(
+            f"{folder / CONFIG_FILE}: architectures names {unknown[0]}, a head that "
+            f"kzoo has not for model_type={family.model_type!r}. Expected: one of "
+            f"{known}. For another one on the same stacks say task=, one of {own}."
+        )
     return next(iter(family.heads))
+
+
+def _architectures(keys):
+    """Names of classes, of which older files have none."""
+    named = keys.get("architectures") or []
+    return [named] if isinstance(named, str) else [str(each) for each in named]
+
+
+def _other_head(family, name, keys):
+    """The `Head` of a checkpoint, unless it is that of the task."""
+    head = family.head(name)
+    if name == "TextClassifier" and _has_several(keys):
+        return head  # its layer gives other numbers than one class
+    named = [family.heads[each] for each in family.named_heads(_architectures(keys))]
+    return None if head in named else next(iter(named), None)
 
 
 def _write_options(family, name, task, keys):
@@ -449,18 +553,33 @@ def _write_options(family, name, task, keys):
             )
 
 
-def _searches(folder, name, family, keys, config, tokenizer):
-    """Options of a task for what the checkpoint says about searches, and its config."""
-    if name not in _GENERATING:
-        return {}, None, config
-    written = None
-    if (folder / GENERATION_FILE).is_file():
-        said = written = read_json(folder / GENERATION_FILE)
+def _said_of_searches(folder, family, keys, config):
+    """What a checkpoint says about searches.
+
+    Raises:
+        ValueError: a value of another type than is expected, or an id outside of the
+            vocabulary; the file is named.
+    """
+    path = folder / GENERATION_FILE
+    if path.is_file():
+        said = read_json(path)
     else:
+        path = folder / CONFIG_FILE
         said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
         if keys.get("force_bos_token_to_be_generated"):
             said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
         said["eos_token_id"] = keys.get("eos_token_id")
+    try:
+        check_generation(said, (config.decoder or config.encoder).vocabulary_size)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return said
+
+
+def _searches(folder, said, config, tokenizer):
+    """Options of a task for what the checkpoint says about searches, and its config."""
+    if said is None:
+        return {}, config
     found, ends, left = read_generation(said, config.encoder is None)
     if left:
         warnings.warn(
@@ -483,17 +602,15 @@ def _searches(folder, name, family, keys, config, tokenizer):
         as_defaults(found)
     except ValueError as error:
         raise ValueError(f"What {folder} says about searches: {error}") from error
-    return ({"search_defaults": found} if found else {}), written, config
+    return ({"search_defaults": found} if found else {}), config
 
 
 def _labels(name, keys):
     """Labels of the config, where the task has some, or what its number is."""
-    kind = keys.get("problem_type")
-    several = kind == "regression" and _count(keys) > 1
-    if name == "TextClassifier" and (several or kind == "multi_label_classification"):
+    if name == "TextClassifier" and _has_several(keys):
         raise Unsupported(
-            f"problem_type={kind!r} with {_count(keys)} labels is not supported: "
-            f"{name} gives a text one class."
+            f"problem_type={keys['problem_type']!r} with {_count(keys)} labels is not "
+            f"supported: {name} gives a text one class. For a new head give labels=."
         )
     if name == "PairScorer" and _count(keys) == 1:
         named = _activation_name(keys) or next(iter(_ACTIVATIONS))
@@ -508,10 +625,24 @@ def _labels(name, keys):
     labels = keys.get("id2label")
     if not labels:
         return {"num_classes": keys.get("num_labels") or 2}
-    names = [str(i) for i in range(len(labels))]
-    if set(labels) != set(names):
+    if None in _names(keys):
         raise Unsupported(f"id2label must name 0 to {len(labels) - 1}: {labels}.")
-    return {"labels": [labels[name] for name in names]}
+    return {"labels": _names(keys)}
+
+
+def _names(keys):
+    """The labels of a config in order, with `None` where it names other places."""
+    labels = keys.get("id2label") or {}
+    if not isinstance(labels, dict):
+        return [None] * len(labels)
+    return [labels.get(str(i)) for i in range(len(labels))]
+
+
+def _has_several(keys):
+    """Whether a classifier gives a text several numbers or classes."""
+    kind = keys.get("problem_type")
+    several = kind == "regression" and _count(keys) > 1
+    return several or kind == "multi_label_classification"
 
 
 def _count(keys):
@@ -534,8 +665,15 @@ def _tied(task):
     return next((path for path, variable in own.items() if variable is table), None)
 
 
-def _dtype(tensors):
-    found = {tensors.dtype(name).name for name in tensors}
-    return next(
-        (d for d in ("float32", "bfloat16", "float16") if d in found), "float32"
-    )
+def _dtype(family, keys, tensors):
+    """The dtype that a config names, or that of most of the weights."""
+    named = str(keys.get("dtype") or keys.get("torch_dtype")).removeprefix("torch.")
+    if named in _DTYPES:
+        return named
+    sizes = dict.fromkeys(_DTYPES, 0)
+    for name in tensors:
+        dtype = tensors.dtype(name)
+        ignored = any(re.fullmatch(pattern, name) for pattern in family.ignored)
+        if dtype.name in sizes and not ignored:
+            sizes[dtype.name] += math.prod(tensors.shape(name)) * dtype.itemsize
+    return max(sizes, key=sizes.get)

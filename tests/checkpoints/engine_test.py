@@ -152,7 +152,18 @@ def test_a_variable_that_a_family_has_not_is_named_by_its_path(path, tmp_path):
         tensors_of(family, "CausalLM", {path: Variable((2, 2))}, config, None)
 
 
-def test_a_head_that_a_family_has_not_is_refused_by_name_when_it_is_loaded(tmp_path):
-    written("gpt2", tmp_path)
-    with pytest.raises(ValueError, match="gpt2 has no row for head/output/kernel"):
-        kzoo.from_preset(tmp_path, task="token_classifier", num_classes=2)
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [("token_classifier", {"num_classes": 2}), ("question_answering", {})],
+)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_head_that_a_family_has_not_is_new_when_it_is_loaded(
+    name, task, options, tmp_path
+):
+    written(name, tmp_path)
+    with pytest.warns(UserWarning, match="head/output/kernel.*are new"):
+        made = kzoo.from_preset(tmp_path, task=task, **options)
+    assert made.loaded.new == ("head/output/bias", "head/output/kernel")
+    assert np.asarray(made.named_variables()["head/output/kernel"]).any()
+    with pytest.raises(ValueError, match=f"no head of {type(made).__name__}"):
+        kzoo.save_hf(made, tmp_path / "out")

@@ -590,6 +590,7 @@ def test_layer_types_that_say_what_is_computed_anyway_are_read(name, changes):
 @pytest.mark.parametrize(
     ("name", "more"),
     [
+        ("gpt2", {"padding": "max_length", "custom_pipelines": {}}),
         ("gpt2", {"n_special": 0, "predict_special_tokens": True, "_num_labels": 1}),
         ("opt-125m", {"xla_device": None, "eos_token_ids": [2]}),
         ("Llama-2-7b-hf", {"_flash_attn_2_enabled": True, "_commit_hash": "ab"}),
@@ -692,6 +693,28 @@ def test_older_keys_mean_the_same(row, old, tmp_path):
     assert read({**without, **old}) == read(new)
     if "rope_theta" in old and "rope_scaling" in old:
         assert read({**without, **old, "rope_scaling": None}) != read(new)
+
+
+@pytest.mark.parametrize(
+    ("row", "names"),
+    [
+        ("llama3", {"rope_theta", "rope_scaling"}),
+        ("gpt_neox", {"rotary_emb_base", "rotary_pct"}),
+        ("phi3", {"rope_theta", "partial_rotary_factor"}),
+        ("gemma3", {"rope_theta", "rope_local_base_freq", "rope_scaling"}),
+        ("modernbert_untied", {"global_rope_theta", "local_rope_theta"}),
+    ],
+)
+def test_rotary_positions_are_written_in_older_keys_too(row, names, tmp_path):
+    config = written(row, tmp_path)[1]["config"]
+    family = family_of(config["model_type"])
+    keys = family.write_config(family.read_config(config))
+    assert {"rope_parameters"} | names <= set(keys)
+    of_old = {name: keys[name] for name in keys if name != "rope_parameters"}
+    again = family.read_config(of_old)
+    assert again == family.read_config(keys) == family.read_config(config)
+    of_new = {name: keys[name] for name in keys if name not in names}
+    assert family.read_config(of_new) == again
 
 
 def test_a_language_model_becomes_a_classifier(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 
 import numpy as np
@@ -262,6 +263,32 @@ def test_what_cannot_be_followed_is_named(said, tmp_path):
     path.write_text(json.dumps({**described["generation_config"], **said}))
     name = next(iter(said))
     with pytest.warns(UserWarning, match=f"does not follow .*{name}"):
+        kzoo.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (dict(temperature="0.7", do_sample=True), "temperature must be a number"),
+        (dict(bad_words_ids=5), "bad_words_ids must be a list of lists"),
+        (dict(bad_words_ids=[[]]), "bad_words_ids must be a list of lists"),
+        (dict(forced_eos_token_id=[]), "with at least one"),
+        (dict(eos_token_id=[3, 99_999]), r"an id in \[0, 97\) or a list"),
+        (dict(eos_token_id="x"), "eos_token_id must be an id"),
+        (dict(max_length="20"), "max_length must be a whole number"),
+        (dict(num_beams=True), "num_beams must be a whole number"),
+        (dict(early_stopping="no"), "early_stopping must be true, false or 'never'"),
+        (dict(do_sample="yes"), "do_sample must be true or false"),
+        (dict(decoder_start_token_id=-1), "decoder_start_token_id must be an id"),
+    ],
+)
+def test_a_broken_value_is_said_with_its_file_and_key(said, expected, tmp_path):
+    written("m2m_100", tmp_path)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(said))
+    received = re.escape(repr(next(iter(said.values()))))
+    expected = f"generation_config.json: .*{expected}.*Received: {received}"
+    with pytest.raises(ValueError, match=expected):
         kzoo.from_preset(tmp_path)
 
 

@@ -211,6 +211,82 @@ def test_another_number_of_classes_makes_a_new_head_and_says_so(tmp_path):
     assert task.num_classes == 7
 
 
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_the_head_of_another_task_is_not_taken_for_this_ones(family, tmp_path):
+    written(f"{family}_token_classifier", tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    count = len(stored["classifier.bias"])
+    with pytest.warns(UserWarning, match="head/output/bias.*have to be trained"):
+        task = kzoo.from_preset(
+            tmp_path, task="text_classifier", labels=[f"l{i}" for i in range(count)]
+        )
+    assert {"head/output/bias", "head/output/kernel"} <= set(task.loaded.new)
+    assert {"classifier.bias", "classifier.weight"} <= set(task.loaded.unused)
+    kernel = to_numpy(task.named_variables()["head/output/kernel"])
+    assert np.abs(kernel - stored["classifier.weight"].T).max() > 1e-3
+    # What heads of this family have before it is one module.
+    assert ("head/hidden/kernel" in task.loaded.new) == (family == "bert")
+
+
+@pytest.mark.parametrize("task", ["text_regressor", "pair_scorer"])
+def test_a_classifier_becomes_a_task_of_one_number_with_a_new_head(task, tmp_path):
+    written("bert_text_classifier", tmp_path)
+    with pytest.warns(UserWarning, match="head/output/bias.*have to be trained"):
+        made = kzoo.from_preset(tmp_path, task=task)
+    assert made.loaded.new == ("head/output/bias", "head/output/kernel")
+
+
+def test_a_multi_label_head_is_replaced_where_labels_are_given(tmp_path):
+    _, described = written("bert_text_classifier", tmp_path)
+    config = {**described["config"], "problem_type": "multi_label_classification"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="For a new head give labels="):
+        kzoo.from_preset(tmp_path)
+    for count in (2, len(config["id2label"])):
+        labels = [f"l{i}" for i in range(count)]
+        with pytest.warns(UserWarning, match="head/output/bias.*have to be trained"):
+            task = kzoo.from_preset(tmp_path, labels=labels)
+        assert task.loaded.new == ("head/output/bias", "head/output/kernel")
+        assert task.labels == labels
+
+
+def test_a_class_that_kzoo_has_no_head_for_is_not_taken_for_another(tmp_path):
+    _, described = written("bart", tmp_path)
+    config = {**described["config"]}
+    config["architectures"] = ["BartForSequenceClassification"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = "BartForSequenceClassification.*BartForConditionalGeneration.*task="
+    with pytest.raises(ValueError, match=expected):
+        kzoo.from_preset(tmp_path)
+    assert type(kzoo.from_preset(tmp_path, task="seq2seq_lm")) is kzoo.Seq2SeqLM
+
+
+@pytest.mark.parametrize("labels", [["a", "b", "c"], {"0": "a", "2": "b"}])
+def test_labels_that_do_not_name_all_places_are_refused(labels, tmp_path):
+    _, described = written("bert_text_classifier", tmp_path)
+    config = {**described["config"], "id2label": labels}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="id2label must name 0 to"):
+        kzoo.from_preset(tmp_path)
+
+
+def test_a_relatives_class_names_the_same_task(tmp_path):
+    _, described = written("bert_text_classifier", tmp_path)
+    config = {**described["config"], "architectures": ["MyForSequenceClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert type(kzoo.from_preset(tmp_path)) is kzoo.TextClassifier
+
+
+def test_logits_without_a_stored_bias_have_none_and_nothing_is_new(tmp_path):
+    written("bart", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["final_logits_bias"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    task = kzoo.from_preset(tmp_path)
+    assert not task.loaded.new
+    assert not to_numpy(task.named_variables()["head/bias"]).any()
+
+
 def test_a_head_that_the_checkpoint_lacks_is_new_and_said_so(tmp_path):
     written("bert_masked_lm", tmp_path)
     with pytest.warns(UserWarning, match="head/output"):
@@ -234,6 +310,25 @@ def test_every_tensor_and_every_variable_is_accounted_for_by_name(tmp_path):
         save_file(changed, tmp_path / "model.safetensors")
         with pytest.raises(ValueError, match=named):
             kzoo.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bert_masked_lm", "albert_text_classifier"])
+def test_norms_of_the_first_code_are_read_under_their_names(name, tmp_path):
+    golden, _ = written(name, tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+
+    def older(name):
+        module, leaf = name.rsplit(".", 1)
+        old = {"weight": "gamma", "bias": "beta"}[leaf]
+        return f"{module}.{old}" if module.endswith("LayerNorm") else name
+
+    save_file({older(name): array for name, array in tensors.items()}, path)
+    task = kzoo.from_preset(tmp_path)
+    assert not task.loaded.new
+    check_logits(task, ROWS[name], golden)
+    kzoo.save_hf(task, tmp_path / "back")
+    assert set(load_file(tmp_path / "back" / "model.safetensors")) <= set(tensors)
 
 
 def test_a_tied_head_that_differs_from_its_table_is_no_tied_head(tmp_path):

@@ -16,6 +16,7 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
+from kzoo.tokenizers.pretrained import named_padding
 from tests.golden import folders as golden
 
 NAMES = golden.names()
@@ -195,6 +196,92 @@ def test_chats_equal_transformers(load, name):
     ):
         assert tokenizer.apply_chat_template(chat) == text
         assert tokenizer.encode_chat(chat) == ids
+
+
+def test_padding_is_named_for_readers_that_need_one(load, tmp_path):
+    tokenizer, cases, _ = load("gpt2_json")
+    assert tokenizer.original_pad_token_id is None
+    (end,) = tokenizer.tokens([tokenizer.end_token_id])
+    settings = {**tokenizer.conventions.settings, "pad_token": end}
+    for known in (tokenizer, tokenizer.with_conventions(settings=settings)):
+        save_pretrained_tokenizer(named_padding(known), tmp_path)
+        again = load_pretrained_tokenizer(tmp_path, cases["kind"])
+        assert again.original_pad_token_id == again.pad_token_id == known.pad_token_id
+        assert again.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
+        assert named_padding(again) is again
+
+
+NAMED = {"default": "D{{ messages[0].content }}", "tool_use": "T{{ tools[0] }}"}
+
+
+@pytest.fixture(params=["settings", "files"])
+def with_templates(request, load, tmp_path):
+    """A folder whose tokenizer has several chat templates."""
+    folder = tmp_path / "in"
+    shutil.copytree(load("qwen")[2], folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("chat_template", None)
+    if request.param == "settings":
+        every = [{"name": n, "template": text} for n, text in NAMED.items()]
+        settings["chat_template"] = every
+    else:
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "chat_template.jinja").write_text(NAMED["default"])
+        own = folder / "additional_chat_templates" / "tool_use.jinja"
+        own.write_text(NAMED["tool_use"])
+    path.write_text(json.dumps(settings))
+    return folder
+
+
+def test_chats_with_tools_have_the_template_for_them(with_templates, tmp_path):
+    pytest.importorskip("jinja2")
+    tokenizer = load_pretrained_tokenizer(with_templates)
+    save_pretrained_tokenizer(tokenizer, tmp_path / "out")
+    tokenizer.save(tmp_path / "own")
+    for known in (
+        tokenizer,
+        load_pretrained_tokenizer(tmp_path / "out"),
+        load_tokenizer(tmp_path / "own"),
+    ):
+        assert known.apply_chat_template(chat("hi")) == "Dhi"
+        assert known.apply_chat_template(chat("hi"), tools=["f"]) == "Tf"
+        ids = known.encode_chat(chat("hi"), tools=["f"])
+        assert known.decode([ids]) == ["Tf"]
+
+
+def test_all_chat_templates_are_written_as_every_reader_expects_them(
+    with_templates, tmp_path
+):
+    out = tmp_path / "out"
+    save_pretrained_tokenizer(load_pretrained_tokenizer(with_templates), out)
+    own = out / "additional_chat_templates" / "tool_use.jinja"
+    assert own.read_text() == NAMED["tool_use"]
+    assert (out / "chat_template.jinja").read_text() == NAMED["default"]
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    every = {each["name"]: each["template"] for each in settings["chat_template"]}
+    assert every == NAMED
+
+
+def test_a_chat_template_whose_name_leads_elsewhere_is_refused(load, tmp_path):
+    folder = tmp_path / "in"
+    shutil.copytree(load("qwen")[2], folder)
+    path = folder / "tokenizer_config.json"
+    every = [{"name": "../../mine", "template": "a"}]
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "chat_template": every})
+    )
+    with pytest.raises(ValueError, match=r"must have names.*Received: \['../../mine'"):
+        load_pretrained_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", ["continue_final_message", "tokenize", "padding"])
+def test_an_argument_of_transformers_that_kzoo_has_not_is_refused(load, name):
+    tokenizer, _, _ = load("qwen")
+    for write in (tokenizer.apply_chat_template, tokenizer.encode_chat):
+        with pytest.raises(ValueError, match=f"Received: {name}=True. Instead, "):
+            write(chat("hi"), **{name: True})
 
 
 def chat(content):

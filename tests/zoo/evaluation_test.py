@@ -258,7 +258,7 @@ def test_a_line_that_would_be_cut_is_not_scored(writer, of_lines):
         "tiny", writer.tokenizer, positions="learned", max_sequence_length=8
     )
     assert len(evaluation.answers(small, of_lines, ["the cat"])) == 1  # and its end
-    with pytest.raises(ValueError, match="hold 8 tokens.*a text of 9 tokens"):
+    with pytest.raises(ValueError, match="hold 8 tokens.*9 tokens in token_ids"):
         evaluation.answers(small, of_lines, ["the cats"])
 
 

@@ -2,8 +2,10 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import kzoo
 from tests.harness import perturb, to_numpy
@@ -52,6 +54,41 @@ def test_files_of_a_former_model_go_and_others_stay(tmp_path):
     assert isinstance(kzoo.from_preset(out), kzoo.TextClassifier)
 
 
+def test_files_that_are_named_like_those_of_a_model_stay(tmp_path):
+    (tmp_path / "in").mkdir()
+    written("llama", tmp_path / "in")
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = {
+        "config_sweep.json",
+        "model_best.safetensors",
+        "my.spm",
+        "pytorch_model_old.bin",
+        "sentences.json",
+        "sentencepiece_old.model",
+        "tokenizer_training.py",
+        "tokenizers.md",
+        "vocab.csv",
+    }
+    of_a_model = {
+        "additional_chat_templates/tool_use.jinja",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model-00001-of-00002.bin",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+        "sentencepiece.bpe.model",
+        "tokenizer.json",
+        "vocab.txt",
+    }
+    (out / "additional_chat_templates").mkdir()
+    for name in mine | of_a_model:
+        (out / name).write_text("mine")
+    kzoo.save_hf(kzoo.from_preset(tmp_path / "in"), out)
+    assert {name for name in mine if (out / name).read_text() == "mine"} == mine
+    assert not [name for name in of_a_model if (out / name).exists()]
+
+
 def test_what_fails_leaves_the_former_model_as_it_was(tmp_path):
     (tmp_path / "in").mkdir()
     written("llama", tmp_path / "in")
@@ -82,6 +119,44 @@ def test_a_dtype_comes_back_with_a_folder_where_it_is_asked_for(tmp_path):
             to_numpy(again(IDS)).astype("float32"),
             to_numpy(task(IDS)).astype("float32"),
         )
+
+
+def test_the_dtype_is_that_of_the_weights_that_are_used(tmp_path):
+    _, described = written("llama", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {n: a.astype(ml_dtypes.bfloat16) for n, a in load_file(path).items()}
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(10**6, "float32")
+    save_file(tensors, path)
+    for named, found in (({}, "bfloat16"), ({"torch_dtype": "float16"}, "float16")):
+        config = {k: v for k, v in described["config"].items() if k != "dtype"}
+        (tmp_path / "config.json").write_text(json.dumps({**config, **named}))
+        assert kzoo.from_preset(tmp_path, dtype="auto").variable_dtype == found
+
+
+def classifier_without_padding(folder, end_too=False):
+    """A classifier of a checkpoint that names no padding, or the end as padding."""
+    _, described = written("llama", folder)
+    pad = described["config"]["eos_token_id"] if end_too else None
+    config = {**described["config"], "pad_token_id": pad, "num_labels": 2}
+    config["architectures"] = ["LlamaForSequenceClassification"]
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    tensors["score.weight"] = np.eye(2, config["hidden_size"], dtype="float32")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.warns(UserWarning, match="names no padding"):
+        task = kzoo.from_preset(folder)
+    assert isinstance(task, kzoo.TextClassifier)
+    return task
+
+
+@pytest.mark.parametrize("end_too", [False, True])
+def test_a_classifier_is_given_back_with_the_padding_that_it_has(end_too, tmp_path):
+    (tmp_path / "in").mkdir()
+    task = classifier_without_padding(tmp_path / "in", end_too)
+    kzoo.save_hf(task, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert back["pad_token_id"] == task.config.pad_token_id
 
 
 def test_a_model_without_a_known_padding_says_so(tmp_path):
