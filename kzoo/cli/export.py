@@ -17,9 +17,10 @@ from kzoo.cli.console import (
 HELP = help_text("""
 Export a model as ONNX or SavedModel, and prove that the files are right.
 
-The files hold the forward pass and the whole generate loop. They are reloaded in their
-own runtime and compared with the model at several shapes; when anything is off, nothing
-is left behind and the exit status is 1.
+The files hold the forward pass and the whole generate loop; --functions prefill and
+step hand the cache from call to call, for a server that streams. They are reloaded in
+their own runtime and compared with the model at several shapes; when anything is off,
+nothing is left behind and the exit status is 1.
 
 [bold]Examples[/bold]
 
@@ -30,6 +31,8 @@ is left behind and the exit status is 1.
   kzoo export translator --format onnx --out small_text --text --quantize int8
   kzoo export translator --format onnx --out old_runtime --portable --report report.json
   kzoo export writer --format genai --out writer_genai
+  kzoo export writer --out stream --functions prefill --functions step
+  kzoo export writer --out forward.onnx --functions forward
 """)
 
 
@@ -52,6 +55,15 @@ def export(
             "that continues text."
         ),
     ] = "onnx",
+    functions: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="What the files offer: forward, generate, prefill or step; once each. "
+            "Left out, all; but of ONNX forward and generate, or in a single file the "
+            "last of them.",
+        ),
+    ] = None,
     opset: Annotated[
         int | None,
         typer.Option(
@@ -66,6 +78,15 @@ def export(
         Literal["int8", "int8_weights", "int4", "float16"] | None,
         typer.Option(
             help="Make the weights of an ONNX file smaller; int8 is the fastest.",
+        ),
+    ] = None,
+    external_data_threshold: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="Weights of a single ONNX file that are more than this are kept in a "
+            "file beside it; left out, 2 GB, protobuf's limit.",
         ),
     ] = None,
     exporter: Annotated[
@@ -95,11 +116,12 @@ def export(
     if (
         not onnx
         and (opset is not None or portable)
-        or (format != "onnx" and exporter != "kzoo")
+        or format != "onnx"
+        and (exporter != "kzoo" or external_data_threshold is not None)
     ):
         raise Failure(
-            "--opset, --portable and --exporter are of --format onnx. "
-            f"Received: --format {format}."
+            "--opset, --portable, --exporter and --external-data-threshold are of "
+            f"--format onnx. Received: --format {format}."
         )
     if quantize and (format != "onnx" or exporter != "kzoo"):
         raise Failure(
@@ -109,6 +131,9 @@ def export(
     task = load_model(model)
     options = dict(format=format, overwrite=overwrite)
     options |= dict(text=True) if text else {}
+    options |= dict(functions=functions) if functions else {}
+    if external_data_threshold is not None:
+        options |= dict(external_data_threshold=external_data_threshold)
     if onnx:
         options |= dict(opset=opset, portable=portable)
         options |= dict(quantize=quantize) if quantize else {}

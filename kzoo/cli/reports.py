@@ -14,7 +14,11 @@ Report = Annotated[
 
 def check_path(path):
     """Refuses a report that cannot be written, before anything is computed."""
-    if path is not None and not path.parent.is_dir():
+    if path is None:
+        return
+    if path.is_dir():
+        raise Failure(f"--report {path} is a folder. Give the name of a file in it.")
+    if not path.parent.is_dir():
         raise Failure(f"--report {path}: there is no folder {path.parent}.")
 
 

@@ -128,11 +128,11 @@ def command(task_name, other, results, pieces, verb):
         batch_size: Annotated[int, _number("Texts computed at a time.", min=1)] = 32,
     ):
         """Runs the command."""
-        from kzoo.generation import SearchOptions
-
         check_output(output, input)
         sources = read_texts(text, input)
         task = load_model(model, task_name, other)
+        from kzoo.generation import SearchOptions  # now that Keras is loaded anyway
+
         if n_best > 1:
             beams = max(beams or task.search_defaults.get("beams", 1), n_best)
         given = dict(

@@ -19,7 +19,6 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,48 +26,10 @@ from kzoo import ops
 from kzoo.exporters import checks, onnx
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
+from kzoo.exporters.tolerances import ROUNDING, TOLERANCES
 
 _TURNS = 5  # of a measurement of latency
 _NOTHING = 1e20  # values from here say "none": masked logits, missing sequences
-
-
-class Tolerance(NamedTuple):
-    """Bounds of a mode; differences are in units of the output's spread.
-
-    Args:
-        operators: root mean square difference from the float32 artifact with the
-            rounded weights, in multiples of what that artifact differs by when its
-            activations get 8 bits. A scale that is wrong in one matrix gives a
-            difference of the whole matrix, many times that of rounding.
-        tokens: the least share of generated tokens that are that artifact's. It was
-            at least 0.88 in 15 models with random weights, whose best tokens are close
-            to one another; tokens of other weights agree hardly ever.
-        model: root mean square difference from the model. Numbers that have nothing
-            to do with the model's are about 1.4 apart.
-    """
-
-    operators: float | None
-    tokens: float
-    model: float
-
-
-TOLERANCES = {
-    # Cast to float32 at once, so that the products are those of the float32 artifact,
-    # and are compared as in any artifact. A weight keeps 11 bits.
-    "float16": Tolerance(operators=None, tokens=1.0, model=0.02),
-    # Activations keep 8 bits for a whole matrix, as in the artifact compared with:
-    # 0.95 to 1.1 of its difference in 60 models with random weights. Weights keep 7
-    # bits; these models' outputs were off by up to 0.25, most by less than 0.05.
-    "int8": Tolerance(operators=2.0, tokens=0.5, model=0.5),
-    # Activations keep 8 bits for each block of a row, other bits than those of the
-    # artifact compared with: 0.5 to 1.8 of its difference, the latter where an output
-    # is a few numbers. Weights keep 8 bits; off by up to 0.15.
-    "int8_weights": Tolerance(operators=3.0, tokens=0.5, model=0.3),
-    # As before; but a weight keeps 4 bits and is off by some 10%. Models with random
-    # weights were off by 0.15 to 0.86.
-    "int4": Tolerance(operators=3.0, tokens=0.5, model=1.2),
-}
-_ROUNDING = 1e-3  # of float32, where no matrix is quantised
 
 
 def verify(cases, paths, names, matrices, report):
@@ -296,7 +257,7 @@ def _check_differences(where, found, mode, generates, most):
     if tolerance.operators:
         # Scores are few, and so their difference is less certain.
         factor = tolerance.operators * (2 if generates else 1)
-        limit = _ROUNDING + factor * found["activations"]
+        limit = ROUNDING + factor * found["activations"]
         if not found["rounded"] <= limit:
             raise ExportError(
                 f"{where} differs by {found['rounded']:.3g} of its spread from a "

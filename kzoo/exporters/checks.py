@@ -11,13 +11,9 @@ from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import OWN
 from kzoo.exporters.signatures import Function
+from kzoo.exporters.tolerances import largest_difference
 from kzoo.generation import IMPOSSIBLE
 from kzoo.layers.base import bare_calls
-
-# Largest difference that float32 arithmetic in another order explains after some ten
-# layers: absolute for values up to 10, and growing with the largest one beyond, as the
-# rounding of a float does. Kernels, and so the order, differ from one CPU to another.
-TOLERANCE, USUAL_SIZE = 1e-4, 10.0
 
 
 class Case(NamedTuple):
@@ -141,11 +137,12 @@ def compare(function, case, got, expected, report, rows=None):
                 f"{where}: {name} of the Keras model should be finite. "
                 "Received: NaN or infinity. Look for a weight that is far too large."
             )
-        differences = np.abs(got[name].astype("float64") - value)
+        differences = np.subtract(got[name], value, dtype="float64")
+        np.abs(differences, out=differences)  # logits of long rows are many
         difference = float(np.max(differences, initial=0.0))
         # Both may hold the "no such sequence" score; it says nothing of the sizes.
         size = np.max(np.abs(value), initial=0.0, where=np.abs(value) < 1e20)
-        tolerance = TOLERANCE * max(1.0, float(size) / USUAL_SIZE)
+        tolerance = largest_difference("float32", size)
         if not difference <= tolerance:
             place = np.unravel_index(np.argmax(differences), value.shape)
             raise ExportError(
@@ -157,6 +154,17 @@ def compare(function, case, got, expected, report, rows=None):
         check["difference"] = max(check["difference"], difference)
         check["tolerance"] = tolerance
     report.checks.append(check)
+
+
+def check_finite(variables):
+    """Raises `ExportError` where a weight is NaN or infinite.
+
+    Args:
+        variables: dict of Keras variables by name.
+    """
+    for name, variable in variables.items():
+        if not keras.ops.all(keras.ops.isfinite(variable)):
+            raise ExportError(f"The weight {name} holds NaN or infinity.")
 
 
 def reference(function, inputs):
@@ -206,7 +214,7 @@ def _tied(case, got):
         sums = np.array(
             [from_prefix(x, length)["scores"][rows, 0] * length for x in (theirs, mine)]
         )
-        tolerance = 2 * TOLERANCE * max(1.0, np.abs(sums).max() / USUAL_SIZE)
+        tolerance = 2 * largest_difference("float32", np.abs(sums).max())
         if not np.abs(sums[0] - sums[1]).max() <= tolerance:
             break
         ties += int(rows.sum())

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
-from kzoo.exporters.checks import references
+from kzoo.exporters.checks import check_finite, references
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import batches, together
 from kzoo.exporters.quantize import MODES, Matrices
@@ -71,7 +72,12 @@ def export(
             See `kzoo.exporters.tf2onnx.convert`.
         text: the artifact takes and gives text: the tokenizer is in the graph, by the
             operators of TensorFlow Text or onnxruntime-extensions, which it needs where
-            it runs, and does exactly what the task's does. Or it is refused.
+            it runs, and does exactly what the task's does. Or it is refused. Where a
+            stop string ends an answer, all of its last token is in it: the caller cuts
+            it before the stop, as the task's `generate` does.
+
+    The scores that a file gives are -1e30 for a sequence that does not exist, where the
+    task's `generate` gives -inf.
 
     Returns:
         An `ExportReport`.
@@ -87,6 +93,11 @@ def export(
     if exporter not in EXPORTERS:
         raise ExportError(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
+        )
+    if _is_file_name(path) and format != "onnx":
+        raise ExportError(
+            f"format={format!r} writes a folder, and a path that ends in .onnx is a "
+            f"file's. Received: {path}. Name a folder, or export format='onnx'."
         )
     if quantize not in (None, *MODES):
         raise ExportError(
@@ -184,6 +195,7 @@ def export(
             else:
                 _describe(task, target)
             report.path, report.text = str(path), text
+            report.notes += task.unexercised(text)
             report.files = {
                 str(
                     file.relative_to(partial if single else target)
@@ -233,15 +245,26 @@ def verify(path, task, inputs=None):
         format = "genai"
     elif (path / "saved_model.pb").is_file():
         format = "tf_saved_model"
-    opened = {}
+    opened, metadata = {}, {}
     if _is_file_name(path):
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
+        metadata = session.get_modelmeta().custom_metadata_map
+        if metadata.get("exporter") == "tf2onnx":
+            return _verify_converted(path, task, inputs)
+    _check_windows(path, metadata, task)
+    if format == "tf_saved_model" and not said:
+        declared = saved_model.signatures_of(path)
+        text = any("string" in dtypes for dtypes in declared.values())
+        said = {"functions": declared}
     functions = {f.name: f for f in _offered(task, format, text)}
     if said:
         functions = {n: f for n, f in functions.items() if n in said["functions"]}
-    elif format == "tf_saved_model":
-        functions = {f.name: f for f in task.export_functions()}
+    if not functions:
+        raise ExportError(
+            f"{path} holds nothing that {task.name} offers. Received: functions="
+            f"{sorted(said['functions'])}."
+        )
     mode, paths = None, {}
 
     def session_of(name):
@@ -260,6 +283,7 @@ def verify(path, task, inputs=None):
             text,
             _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
         )
+    notes += task.unexercised(text)
     for some in together(own):
         report = ExportReport(str(path), format, text=text, notes=[*notes])
         with references(functions.values(), some) as cases:
@@ -274,6 +298,62 @@ def verify(path, task, inputs=None):
             genai.verify(task, path, report, some)
         reports.append(report)
     return joined(reports)
+
+
+def _check_windows(path, metadata, task):
+    """Raises `ExportError` where the artifact says other windows than the task has.
+
+    Numbers tell them apart in cases alone that are longer than both.
+    """
+    said = json.loads(metadata.get("config", "{}"))
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        text = (path / "config.json").read_text(encoding="utf-8")
+        said = dict(json.loads(text)["model"])
+    own = json.loads(json.dumps(task.config.to_dict()))
+    for side in ("encoder", "decoder"):
+        both = said.get(side), own.get(side)
+        if not all(both):
+            continue
+        for name in ("attention_window", "windowed_layers"):
+            theirs, mine = (stack.get(name) for stack in both)
+            if theirs != mine:
+                raise ExportError(
+                    f"{path} is of a model whose {side} has {name}={theirs}, and "
+                    f"{task.name} has {mine}. Verify it against the model that it was "
+                    "exported from, or export this one."
+                )
+
+
+def _verify_converted(path, task, inputs):
+    """Verifies a file that tf2onnx made, on what every export is compared on."""
+    from kzoo.exporters import tf2onnx
+
+    start = time.perf_counter()
+    if inputs is not None:
+        raise ExportError(
+            f"{path} was made by exporter='tf2onnx', and inputs of your own go with "
+            "exporter='kzoo'. Leave them out, or export format='onnx' anew."
+        )
+    function, signature, _ = _forward(task)
+    cases = function.cases(np.random.default_rng(0))
+    report = ExportReport(str(path), "onnx")
+    for name, case in cases.items():
+        found = tf2onnx.compare(task, path, [case], input_signature=signature)
+        difference = max(found.values())
+        report.checks.append(dict(function="forward", case=name, difference=difference))
+    report.seconds["verify"] = time.perf_counter() - start
+    return report
+
+
+def _forward(task):
+    """A task's `forward`, and the signature and axes that tf2onnx needs of it."""
+    function = _choose(task.export_functions(), "forward", True)[0]
+    signature = {
+        a.name: keras.InputSpec(shape=(None,) * len(a.axes), dtype=a.dtype)
+        for a in function.arguments
+    }
+    axes = {a.name: dict(enumerate(a.axes)) for a in function.arguments}
+    return function, signature, axes
 
 
 def _onnx_files(path, functions, opened, said, format):
@@ -312,12 +392,7 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     opset = opset or onnx.PORTABLE_OPSET
     axes = None
     if input_signature is None and hasattr(model, "export_functions"):
-        arguments = _choose(model.export_functions(), "forward", True)[0].arguments
-        input_signature = {
-            a.name: keras.InputSpec(shape=(None,) * len(a.axes), dtype=a.dtype)
-            for a in arguments
-        }
-        axes = {a.name: dict(enumerate(a.axes)) for a in arguments}
+        _, input_signature, axes = _forward(model)
     differences = tf2onnx.convert(
         model,
         path,
@@ -433,9 +508,7 @@ def _check_model(task):
             "float32, as verification expects. Build the model with dtype='float32', "
             "load this one's weights into it, and export that."
         )
-    for name, variable in task.named_variables().items():
-        if not keras.ops.all(keras.ops.isfinite(variable)):
-            raise ExportError(f"The weight {name} holds NaN or infinity.")
+    check_finite(task.named_variables())
 
 
 def _function_in(session, functions, path):

@@ -59,6 +59,18 @@ def model_inputs(ids, mask):
     }
 
 
+def ends_of(task):
+    """The ids that end what is generated: the end token, then the task's stops."""
+    stops = task._own_inputs().get("stop_token_ids", ())
+    return list(dict.fromkeys([task.config.end_token_id, *map(int, stops)]))
+
+
+def _eos_token_id(task):
+    """These as the configs have them: an int, or a list of several."""
+    ends = ends_of(task)
+    return ends if len(ends) > 1 else ends[0]
+
+
 def describe(task, folder, report):
     """Writes what stands beside the model: both configs, and the tokenizer.
 
@@ -70,7 +82,7 @@ def describe(task, folder, report):
     folder, config, stack = Path(folder), task.config, task.config.decoder
     special = {
         "bos_token_id": config.start_token_id,
-        "eos_token_id": config.end_token_id,
+        "eos_token_id": _eos_token_id(task),
         "pad_token_id": config.pad_token_id,
     }
     inputs = {name: name for name in ("input_ids", "attention_mask", "position_ids")}
@@ -199,8 +211,15 @@ def verify(task, folder, report, own=()):
         own: `Batch`es of the user's inputs, which are prompts, too.
 
     Raises:
-        ExportError: a token or a logit differs.
+        ExportError: a token or a logit differs, or what ends the text.
     """
+    said = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    said = said["model"]["eos_token_id"]
+    if said != _eos_token_id(task):
+        raise ExportError(
+            f"{report.path}, {CONFIG}: eos_token_id should be {_eos_token_id(task)}, "
+            f"at which the task ends. Received: {said}. Export it again."
+        )
     ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
     _verify(task, Path(folder), report, ids, task.room(8))
     for batch in own:
@@ -210,11 +229,11 @@ def verify(task, folder, report, own=()):
 
 def _verify(task, folder, report, ids, steps, rows=None):
     """As `verify`, from int (B, T) prompts padded on the right."""
-    end = task.config.end_token_id
+    ends = ends_of(task)
     (generate,) = (f for f in task.export_functions() if f.name == "generate")
     inputs = {"token_ids": ids, "max_new_tokens": steps}
     sequences = checks.reference(generate, inputs)["sequences"][:, 0]
-    expected = [before_end(row, [end]) for row in sequences.tolist()]
+    expected = [before_end(row, ends) for row in sequences.tolist()]
     mask = ids != task.config.pad_token_id
 
     tokens, logits = _decode(task, folder, ids, mask, steps)
@@ -228,8 +247,8 @@ def _verify(task, folder, report, ids, steps, rows=None):
         report,
         rows,
     )
-    # Without the end token, which genai does not always give.
-    found = [before_end(row, [end]) for row in tokens.tolist()]
+    # Without what ends them, which genai does not always give.
+    found = [before_end(row, ends) for row in tokens.tolist()]
     _check_tokens("greedy in onnxruntime", found, expected, steps, report, rows)
     if importlib.util.find_spec("onnxruntime_genai") is None:
         report.notes.append(
@@ -252,7 +271,7 @@ def _verify(task, folder, report, ids, steps, rows=None):
         found = [generator.get_sequence(i)[ids.shape[1] :] for i in range(len(ids))]
     except Exception as error:  # it raises what C++ throws, RuntimeError or else
         raise ExportError(f"onnxruntime-genai cannot run {folder}: {error}") from error
-    found = [before_end(row.tolist(), [end]) for row in found]
+    found = [before_end(row.tolist(), ends) for row in found]
     _check_tokens("greedy in onnxruntime-genai", found, expected, steps, report, rows)
     if not rows and (folder / "tokenizer.json").is_file():
         _check_tokenizer(task, onnxruntime_genai.Tokenizer(model), folder, report)

@@ -137,6 +137,22 @@ def verify(cases, target, report):
     report.seconds["verify"] = time.perf_counter() - start
 
 
+def signatures_of(target):
+    """The signatures that a SavedModel declares: name to its inputs' dtypes."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    try:
+        content = (Path(target) / "saved_model.pb").read_bytes()
+        (graph,) = SavedModel.FromString(content).meta_graphs
+    except Exception as error:  # protobuf's, which depend on what reads it
+        raise ExportError(f"{target} holds no whole SavedModel: {error}.") from error
+    return {
+        name: [tf.as_dtype(given.dtype).name for given in signature.inputs.values()]
+        for name, signature in graph.signature_def.items()
+    }
+
+
 def open_sessions(target, functions):
     """The signatures of a SavedModel with the face of onnxruntime's sessions.
 

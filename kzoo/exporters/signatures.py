@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 
+# The case that is as long as a model's positions or window need it, where one is.
+LONG = "batch 1, long"
+
 
 @dataclasses.dataclass(frozen=True)
 class Argument:

@@ -4,9 +4,14 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.inputs import texts_of
-from kzoo.exporters.signatures import Argument, Function
+from kzoo.exporters.signatures import LONG, Argument, Function
 from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
 from kzoo.tasks.task import Task
+
+# Tokens of the longest of the usual cases, and of any: one forward pass of so many is
+# what an export of a real model may take, in time and, for logits, in memory.
+_USUAL, _LONGEST = 40, 1024
+_BEYOND = 8  # tokens more than a window, so that it hides some from several
 
 
 class Exports(Task):
@@ -100,15 +105,34 @@ class Exports(Task):
             )
         ]
 
-    def _known(self, inputs):
-        """The inputs, which end a run in an error where an id is none of the model's.
+    def _known(self, inputs, padded=True):
+        """The inputs, which end a run in an error where they are none of the model's.
 
-        A runtime that read it from the end of the table would give no error.
+        A runtime that read beyond the end of a table would give no error.
+
+        Args:
+            inputs: dict of ids.
+            padded: whether padding takes positions, too.
         """
         return {
-            name: in_table(ids, name, 0, self._table(name)[1])
+            name: self._placed(
+                name, in_table(ids, name, 0, self._table(name)[1]), padded
+            )
             for name, ids in inputs.items()
         }
+
+    def _placed(self, name, ids, padded=True):
+        """Ids, which end a run in an error where positions do not suffice."""
+        stack, _ = self._table(name)
+        if stack.positions != "learned":
+            return ids
+        limit = stack.max_sequence_length
+        message = f"{name} must have at most {limit} ids"
+        if padded:
+            return within(ids, limit, message, axis=1)
+        real = ops.not_equal(ids, self.config.pad_token_id)
+        used = ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
+        return ops.required(ids, used <= limit, message)
 
     def _table(self, name):
         """The config of the stack that reads an input, and how many ids it knows."""
@@ -122,10 +146,48 @@ class Exports(Task):
     def _axis(self, name):
         return "sequence"
 
-    def _random_ids(self, generator, name, shape, padding=False):
-        """Ids of no special meaning; with `padding` rows get shorter and shorter."""
+    def _needed_length(self, name, usual):
+        """How many ids of an input show all of its stack, or 0 for `usual` ones.
+
+        The last of the learned positions are read, and a window hides some ids.
+        """
+        stack, _ = self._table(name)
+        limit, window = stack.max_sequence_length, stack.attention_window or 0
+        usual, needed = min(usual, limit // 2 or 1), 0
+        if stack.positions == "learned":
+            needed = min(limit, _LONGEST)
+        elif usual <= window <= _LONGEST - _BEYOND:
+            needed = window + _BEYOND
+        return needed if needed > usual else 0
+
+    def unexercised(self, text=False):
+        """What no case of verification is long enough to show, a sentence each.
+
+        Args:
+            text: whether the cases are of text, which is short.
+        """
+        found, longest = [], _USUAL if text else _LONGEST
+        for stack in (self._table(name)[0] for name in self._signature()):
+            learned, limit = stack.positions == "learned", stack.max_sequence_length
+            window = stack.attention_window or 0
+            if longest - _BEYOND < window and not (learned and limit <= window):
+                found.append(f"The attention window of {window} tokens is")
+            if learned and limit > longest and not text:
+                found.append(f"Learned positions from {longest} on are")
+        return [
+            f"{what} beyond kzoo's own cases: verify the artifact with longer inputs "
+            "of yours, too."
+            for what in dict.fromkeys(found)
+        ]
+
+    def _random_ids(self, generator, name, shape, padding=False, whole=False):
+        """Ids of no special meaning; with `padding` rows get shorter and shorter.
+
+        They take half of the positions at most, but with `whole` as many as they are.
+        """
         stack, size = self._table(name)
-        length = min(shape[1], stack.max_sequence_length // 2 or 1)
+        most = shape[1] if whole else stack.max_sequence_length // 2 or 1
+        length = min(shape[1], most)
         if name == "segment_ids":
             return generator.integers(0, size, (shape[0], length), "int32")
         ids = generator.integers(0, size, (shape[0], length))
@@ -142,11 +204,19 @@ class Exports(Task):
         for text, shape, padding in (
             ("batch 1, length 5", (1, 5), False),
             ("batch 3, length 12, padded", (3, 12), True),
-            ("batch 2, length 40", (2, 40), False),
+            ("batch 2, length 40", (2, _USUAL), False),
         ):
             cases[text] = {
                 name: self._random_ids(generator, name, shape, padding)
                 for name in self._signature()
+            }
+        needed = {n: self._needed_length(n, _USUAL) for n in self._signature()}
+        if any(needed.values()):
+            cases[LONG] = {
+                name: self._random_ids(
+                    generator, name, (1, length or 5), whole=length > 0
+                )
+                for name, length in needed.items()
             }
         return cases
 
@@ -220,6 +290,8 @@ class ExportsGeneration(Exports):
         }.items():
             if name in inputs:
                 inputs[name] = in_table(inputs[name], name, lowest, end)
+        if self.config.encoder:
+            inputs[prompt] = self._placed(prompt, inputs[prompt])
         if "automaton" in inputs:
             table, message = inputs["automaton"], "automaton must be in [-1, states]"
             wrong = (table < -1) | (table > ops.dim(table, 0))
@@ -298,7 +370,24 @@ class ExportsGeneration(Exports):
                 seed=7,
                 forced_token_ids=self._random_ids(generator, "forced", (3, 2)),
             ),
+            **{
+                name: {
+                    self.prompt_input: ids,
+                    "max_new_tokens": 1,
+                    "forced_token_ids": self._random_ids(generator, "forced", (1, 1)),
+                }
+                for name, ids in self._long_prompt(generator).items()
+            },
         }
+
+    def _long_prompt(self, generator):
+        """Where a model needs it, `LONG` to int (1, T); a token more has a position."""
+        length = self._needed_length(self.prompt_input, 12)
+        length -= not self.config.encoder
+        if length < 1:
+            return {}
+        shape = (1, length)
+        return {LONG: self._random_ids(generator, self.prompt_input, shape, whole=True)}
 
 
 def in_table(ids, name, lowest, end):
@@ -306,6 +395,17 @@ def in_table(ids, name, lowest, end):
     wrong = ops.sum(ops.cast((ids < lowest) | (ids >= end), "int32"))
     message = f"{name} must be in [{lowest}, {end})"
     return ops.required(ids, ops.equal(wrong, 0), message)
+
+
+def within(x, limit, message, axis):
+    """The tensor, which ends a run in an error where an axis is longer than a limit.
+
+    Its length is what is required, so that positions, which follow from that alone, are
+    not read before.
+    """
+    length = ops.dim(x, axis)
+    length = ops.required(length, length <= limit, message)
+    return ops.take(x, ops.arange(length), axis=axis)
 
 
 def _in_ranges(inputs):

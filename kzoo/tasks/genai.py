@@ -31,11 +31,15 @@ def genai_function(task):
         layers = by_layer([inputs[name] for name in past])
         mask = ops.cast(inputs["attention_mask"], "int32")
         ids = in_table(inputs["input_ids"], "input_ids", 0, config.vocabulary_size)
+        positions = inputs["position_ids"]
+        if config.positions == "learned":
+            limit = config.max_sequence_length
+            positions = in_table(positions, "position_ids", 0, limit)
         with ops.fixed_buffers(False):
             states, layers = task.decoder(
                 ids,
                 padding_mask=mask > 0,
-                positions=inputs["position_ids"],
+                positions=positions,
                 key_positions=ops.maximum(ops.cumsum(mask, axis=1) - 1, 0),
                 cache=layers,
                 index=ops.dim(layers[0][0], 2),
@@ -50,19 +54,21 @@ def genai_function(task):
         return {**model_inputs(ids, mask), **dict.fromkeys(past, cache)}
 
     def cases(generator):
-        cases = {}
+        made, cases = {}, {}
         for text, size, side, more in (
             ("batch 1", 1, "left", 3),
             ("batch 3, padded on the left", 3, "left", 1),
             ("batch 3, padded on the right", 3, "right", 1),
         ):
             ids = task._random_ids(generator, "token_ids", (size, 9), size > 1)
-            ids = ids[:, ::-1] if side == "left" else ids
+            made[text] = ids[:, ::-1] if side == "left" else ids, more
+        made |= {text: (ids, 1) for text, ids in task._long_prompt(generator).items()}
+        for text, (ids, more) in made.items():
             mask = ids != task.config.pad_token_id
             cases[text] = inputs_of(ids)
             outputs = reference(function, cases[text])
             cache = {name: outputs[new] for name, new in zip(past, present)}
-            ids = task._random_ids(generator, "token_ids", (size, more))
+            ids = task._random_ids(generator, "token_ids", (len(ids), more))
             mask = np.concatenate([mask, np.ones_like(ids, bool)], axis=1)
             cases[f"{text}, {more} more"] = {**model_inputs(ids, mask), **cache}
         return cases

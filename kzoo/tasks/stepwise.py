@@ -5,7 +5,7 @@ import keras
 from kzoo import ops
 from kzoo.exporters.checks import reference
 from kzoo.exporters.signatures import Argument, Function
-from kzoo.tasks.exported import ExportsGeneration, in_table
+from kzoo.tasks.exported import ExportsGeneration, in_table, within
 
 
 class ExportsSteps(ExportsGeneration):
@@ -28,14 +28,22 @@ class ExportsSteps(ExportsGeneration):
 
         def prefill(inputs):
             with ops.fixed_buffers(False):
-                logits, layers, kept = self.prefill(self._known(inputs))
+                known = self._known(inputs, padded=bool(self.config.encoder))
+                logits, layers, kept = self.prefill(known)
             return {"logits": logits, **dict(zip(present, flat(layers))), **kept}
 
         def step(inputs):
             layers = by_layer([inputs[name] for name in past])
             others = {a.name: inputs[a.name] for a in kept}
-            size = self.config.decoder.vocabulary_size
-            tokens = in_table(inputs["tokens"], "tokens", 0, size)
+            decoder = self.config.decoder
+            tokens = in_table(inputs["tokens"], "tokens", 0, decoder.vocabulary_size)
+            if decoder.positions == "learned":
+                most = decoder.max_sequence_length - 1
+                message = f"tokens must be behind at most {most} others"
+                if "padding" in others:  # which takes no positions
+                    most = most - ops.max(-others["padding"])
+                (key, value), *rest = layers
+                layers = [(within(key, most, message, axis=2), value), *rest]
             with ops.fixed_buffers(False):
                 logits, layers = self.resume(tokens, layers, others)
             return {"logits": logits, **dict(zip(present, flat(layers)))}
@@ -78,7 +86,7 @@ class ExportsSteps(ExportsGeneration):
         return [prefill_function, step_function]
 
     def _prefill_cases(self, generator):
-        return {
+        cases = {
             text: {
                 self.prompt_input: self._random_ids(
                     generator, self.prompt_input, shape, shape[0] > 1
@@ -89,6 +97,11 @@ class ExportsSteps(ExportsGeneration):
                 ("batch 3, length 12, padded", (3, 12)),
             )
         }
+        for text, ids in self._long_prompt(generator).items():
+            # In front of a decoder's prompt is a place of padding, which Keras counts.
+            ids = ids if self.config.encoder else ids[:, 1:]
+            cases[text] = {self.prompt_input: ids}
+        return cases
 
 
 def cache_names(pattern, config, length):

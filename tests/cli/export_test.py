@@ -82,6 +82,37 @@ def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
     assert not missing.exists()
 
 
+def test_a_report_that_is_a_folder_is_refused_first(refused, translator, tmp_path):
+    out = ("export", translator, "--out", tmp_path / "out")
+    assert f"--report {tmp_path} is a folder" in refused(*out, "--report", tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_functions_are_chosen_by_name(run, refused, writer, tmp_path):
+    path, wanted = tmp_path / "stream", ("--functions", "prefill")
+    result = run("export", writer, "--out", path, *wanted, "--functions", "step")
+    assert result.exit_code == 0, result.output
+    files = {file.name for file in path.iterdir()}
+    assert {"prefill.onnx", "step.onnx"} <= files and "generate.onnx" not in files
+    result = run("verify", path, "--against", writer)
+    assert result.exit_code == 0 and "step" in result.stdout
+    other = ("export", writer, "--out", tmp_path / "other")
+    line = refused(*other, "--functions", "train", code=1)
+    assert "functions must be among ['prefill', 'step', 'forward', 'gen" in line
+
+
+def test_weights_beyond_a_threshold_stand_beside_the_file(
+    run, refused, writer, tmp_path
+):
+    more = ("--functions", "forward", "--external-data-threshold", 1000)
+    result = run("export", writer, "--out", tmp_path / "f.onnx", *more)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "f.weights.bin").stat().st_size > 1000
+    other = ("export", writer, "--out", tmp_path / "other", *more)
+    line = refused(*other, "--format", "tf_saved_model")
+    assert "--external-data-threshold are of --format onnx" in line
+
+
 def test_a_folder_for_genai(run, refused, translator, writer, tmp_path):
     folder, arguments = tmp_path / "genai", ("--format", "genai")
     result = run("export", writer, "--out", folder, *arguments)

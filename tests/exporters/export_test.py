@@ -153,6 +153,18 @@ def test_saved_model_gives_forward_and_generate(tmp_path, kind, changes):
     assert all(dtype == "int32" for dtype, _ in served.values())
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_without_its_report_says_itself_what_it_offers(tmp_path):
+    model = make(kzoo.CausalLM, num_layers=1, positions="none")
+    path = tmp_path / "model"
+    report = model.export(path, functions=["prefill", "forward"])
+    (path / "report.json").unlink()
+    assert set(verify(path, model).functions) == set(report.functions)
+    (path / "saved_model.pb").write_bytes(b"no")
+    with pytest.raises(ExportError, match="holds no whole SavedModel"):
+        verify(path, model)
+
+
 @pytest.mark.parametrize(
     "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
 )
@@ -552,6 +564,8 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     ("options", "message"),
     [
         (dict(format="tflite"), "format must be"),
+        (dict(path="o.onnx"), "a path that ends in .onnx is a file's"),
+        (dict(path="o.onnx", format="genai"), "a path that ends in .onnx is a file's"),
         (dict(format="onnx", opset=12), "opset must be"),
         (dict(format="onnx", opset=23, portable=True), "portable=True"),
         (dict(format="onnx", functions=["train"]), "functions must be"),
@@ -563,8 +577,11 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     ],
 )
 def test_bad_options_are_named(tmp_path, options, message):
+    path = tmp_path / options.get("path", "model")
+    options = {name: value for name, value in options.items() if name != "path"}
     with pytest.raises(ExportError, match=message):
-        make().export(tmp_path / "model", **options)
+        make().export(path, **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_keras_model_is_sent_to_tf2onnx(tmp_path):
@@ -602,11 +619,23 @@ def test_the_second_road_knows_what_a_task_takes(tmp_path, kind):
     model.export(path, format="onnx", external_data_threshold=1000)
     model.export(path, format="onnx", exporter="tf2onnx", overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
+    report = verify(path, model)
+    assert {c["function"] for c in report.checks} == {"forward"}
+    with pytest.raises(ExportError, match="inputs of your own go with"):
+        verify(path, model, [[5, 6]])
     (forward, _) = model.export_functions()
     inputs = onnxruntime.InferenceSession(path).get_inputs()
     assert {i.name: tuple(i.shape) for i in inputs} == {
         a.name: a.axes for a in forward.arguments
     }
+    perturb(model.named_variables().values(), seed=9)
+    with pytest.raises(ExportError, match="differs"):
+        verify(path, model)
+    variable = model.trainable_variables[0]
+    variable.assign(np.full(variable.shape, np.nan))
+    with pytest.raises(ExportError, match="holds NaN or infinity"):
+        model.export(tmp_path / "nan.onnx", format="onnx", exporter="tf2onnx")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
@@ -747,6 +776,46 @@ def test_an_artifact_refuses_more_than_the_learned_positions(tmp_path):
     assert fits[0].shape[:2] == (2, 1)
     with pytest.raises(Exception, match="must fit into 12 positions"):
         session.run(None, feed | {"max_new_tokens": np.array(9)})
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_every_function_says_how_many_ids_it_reads(tmp_path, kind):
+    model = make(kind, positions="learned", max_sequence_length=8, num_layers=1)
+    functions = [*model.stepwise_functions(), *model.export_functions()]
+    options = dict(opset=None, portable=False, metadata={})
+    _, paths = write(functions, names_of(model), tmp_path / "model", **options)
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    sessions = {
+        n: onnxruntime.InferenceSession(path, quiet) for n, path in paths.items()
+    }
+
+    def run(function, **inputs):
+        inputs = {name: np.array(x) for name, x in inputs.items()}
+        return sessions[function].run(None, inputs)
+
+    names, fits, more = model._signature(), [[5] * 8], [[5] * 9]
+    run("forward", **dict.fromkeys(names, fits))
+    for name in names:
+        with pytest.raises(Exception, match=f"{name} must have at most 8 ids"):
+            run("forward", **dict.fromkeys(names, fits) | {name: more})
+    prompt = model.prompt_input
+    logits, *cache = run("prefill", **{prompt: fits})
+    with pytest.raises(Exception, match=f"{prompt} must have at most 8 ids"):
+        run("prefill", **{prompt: more})
+    if kind is kzoo.Seq2SeqLM:
+        run("generate", **{prompt: fits}, max_new_tokens=2)
+        with pytest.raises(Exception, match=f"{prompt} must have at most 8 ids"):
+            run("generate", **{prompt: more}, max_new_tokens=2)
+    else:  # padding takes no positions
+        run("prefill", **{prompt: [[0] * 4 + [5] * 8]})
+    places = 8 if kind is kzoo.CausalLM else 1
+    step = [i.name for i in sessions["step"].get_inputs()][1:]
+    for _ in range(8 - places):
+        logits, *present = run("step", tokens=[5], **dict(zip(step, cache)))
+        cache[: len(present)] = present
+    with pytest.raises(Exception, match="tokens must be behind at most 7 others"):
+        run("step", tokens=[5], **dict(zip(step, cache)))
 
 
 def test_a_seed_of_a_file_is_an_int32(generating):

@@ -169,6 +169,26 @@ def test_rows_that_end_early_are_equal_too(tmp_path):
     assert report.checks[-1]["tokens_equal"]
 
 
+def test_stop_tokens_end_what_genai_writes(tmp_path):
+    """The tokens of `search_defaults`, as well as the end token."""
+    model = make(num_layers=1, positions="none")
+    (first,) = model.generate([[1, 7, 9]], max_new_tokens=3)
+    model.search_defaults = {"stop_tokens": [first[0]]}
+    assert model.generate([[1, 7, 9]], max_new_tokens=3) == [[]]
+    path = tmp_path / "model"
+    model.export(path, format="genai")
+    for name in ("genai_config.json", "config.json"):
+        said = json.loads((path / name).read_text())
+        said = said.get("model", {}) if name == "genai_config.json" else said
+        assert said["eos_token_id"] == [2, first[0]]
+    if GENAI:
+        assert greedy_in_genai(path, [[1, 7, 9]], 3)[0] in ([], first[:1])
+    assert verify(path, model).format == "genai"
+    model.search_defaults = {}
+    with pytest.raises(ExportError, match="eos_token_id should be 2,"):
+        verify(path, model)
+
+
 @needs_genai
 def test_genai_s_tokenizer_gives_the_same_ids_and_texts(folder):
     import onnxruntime_genai

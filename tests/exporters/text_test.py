@@ -95,6 +95,19 @@ def test_tensorflow_reads_and_writes_as_the_tokenizer(trained, name):
     check.check_codec(codec, "tf_saved_model", writes=True)
 
 
+def test_ids_beyond_the_tokenizer_write_nothing(tmp_path, trained):
+    """Published checkpoints pad their tables of ids."""
+    tokenizer, path = trained("character"), tmp_path / "model.onnx"
+    size = tokenizer.vocabulary_size
+    model = make(kzoo.CausalLM, tokenizer, vocabulary_size=size + 13, tie_head=False)
+    model.export(path, format="onnx", text=True)
+    known = tokenizer.encode(["man"])[0][1]
+    forced = np.array([[known, size + 12, size, known]])
+    feed = {"max_new_tokens": np.array(4), "forced_token_ids": forced}
+    (text, _) = session_of(path).run(None, {"text": ["a"], **feed})
+    assert text.tolist() == [["aa"]]
+
+
 @pytest.mark.tensorflow
 def test_tensorflow_has_no_byte_level_pairs(tmp_path, trained):
     model = make(kzoo.CausalLM, trained("bpe"))

@@ -55,13 +55,16 @@ class Codec(abc.ABC):
     def decode(self, ids):
         """Text as `tokenizer.decode` gives it: int (N, T), new tokens, to string (N,).
 
-        The end token and what follows is left out, and so is what is special.
+        The end token and what follows is left out, and so is what is special, or what
+        a model's table has beyond the tokenizer's.
         """
-        kept = ops.equal(ops.take(self._special, ids), 0)
+        known = ids < self.tokenizer.vocabulary_size
+        place = ops.where(known, ids, 0)
+        kept = known & ops.equal(ops.take(self._special, place), 0)
         if self.tokenizer.end_token_id is not None:
             ended = ops.cast(ops.equal(ids, self.tokenizer.end_token_id), "int32")
             kept = kept & ops.equal(ops.cumsum(ended, axis=1), 0)
-        return self._text(ids, kept)
+        return self._text(place, kept)
 
 
 class _Pieces(Codec):

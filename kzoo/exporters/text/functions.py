@@ -8,7 +8,7 @@ import numpy as np
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import column
-from kzoo.exporters.signatures import Argument, Function, TextForm
+from kzoo.exporters.signatures import LONG, Argument, Function, TextForm
 from kzoo.exporters.text import strings
 from kzoo.exporters.text.texts import HARD, vocabulary_texts
 
@@ -48,7 +48,10 @@ def text_functions(task, codec):
 def _generation(task, function, codec):
     """`generate` with `text` for the prompt, and for what is new `generated_text`.
 
-    In ONNX an output cannot have the name of an input.
+    In ONNX an output cannot have the name of an input. All of the token that completes
+    a stop string is in the text: a graph knows such strings by the states of
+    `automaton` alone, and the caller cuts, as `kzoo.generation.streaming.before_stop`
+    does. As in a file of ids, the score of what does not exist is -1e30.
     """
     prompt = task.prompt_input
     (before, after), outputs = task.prompt_specials, dict(function.outputs)
@@ -85,12 +88,18 @@ def _generation(task, function, codec):
         ids = answer.pop("sequences")
         stops = {**own, **inputs}.get("stop_token_ids", ())
         ends = {task.config.end_token_id, *stops}
-        rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
+        size = task.tokenizer.vocabulary_size  # the model's table may be larger
+        rows = [
+            [i for i in task._trimmed(row, ends) if i < size]
+            for each in ids.tolist()
+            for row in each
+        ]
         text = np.array(task.tokenizer.decode(rows), object).reshape(ids.shape[:2])
         return {"generated_text": text, **answer}
 
     def cases(generator):
         made = function.cases(generator)
+        made.pop(LONG, None)  # no text is so long
         pool = iter(_fitting(task, codec, generator))
         for inputs in made.values():
             if codec.null is not None:  # a run ends where it comes

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.tolerances import TOLERANCES
 
 # Axis sizes of the three verification runs: batch 1, longer, a larger batch.
 BATCH_SIZES = (1, 2, 4)
@@ -141,7 +142,7 @@ def compare_file(signature, path, inputs_list, expected, tolerance):
             scale = 0.0  # integers and booleans must be equal
             if x.dtype.kind == "f":
                 largest = np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
-                scale = max(1.0, float(largest))
+                scale = max(1.0, float(largest) / TOLERANCES["tf2onnx"].size)
             if not difference <= tolerance * scale:
                 raise ExportError(
                     f"Output '{name}' differs from the Keras model by "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 
+from kzoo.exporters.checks import check_finite
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx.comparison import (
     compare_file,
@@ -17,6 +18,7 @@ from kzoo.exporters.tf2onnx.freeze import freeze
 from kzoo.exporters.tf2onnx.mapping import to_onnx
 from kzoo.exporters.tf2onnx.model_proto import declare, store_once
 from kzoo.exporters.tf2onnx.signature import Signature
+from kzoo.exporters.tolerances import TOLERANCES
 
 OPSETS = range(13, 19)  # tf2onnx writes no newer one
 HALF_DTYPES = ("float16", "bfloat16")
@@ -30,7 +32,7 @@ def convert(
     opset=18,
     axes=None,
     inputs=None,
-    tolerance=1e-5,
+    tolerance=TOLERANCES["tf2onnx"].numbers,
     overwrite=False,
 ):
     """Writes the forward pass of a Keras model as one ONNX file and verifies it.
@@ -63,9 +65,10 @@ def convert(
         dict of the largest absolute difference of each output.
 
     Raises:
-        ExportError: a model that is not built, in half precision or over 2 GB; an
-            operator without a counterpart; a file that differs from the model; a
-            path that exists; a full disk. Nothing is left behind.
+        ExportError: a model that is not built, in half precision, over 2 GB or with
+            weights that are not finite; an operator without a counterpart; a file that
+            differs from the model; a path that exists; a full disk. Nothing is left
+            behind.
     """
     path = Path(path)
     _check_target(path, opset, overwrite)
@@ -86,7 +89,14 @@ def convert(
     )
 
 
-def compare(model, path, inputs_list, tolerance=1e-5, *, input_signature=None):
+def compare(
+    model,
+    path,
+    inputs_list,
+    tolerance=TOLERANCES["tf2onnx"].numbers,
+    *,
+    input_signature=None,
+):
     """Runs an ONNX file in onnxruntime and compares it with the Keras model.
 
     Args:
@@ -161,6 +171,8 @@ def _check_model(model):
                     'with dtype="float32", copy the weights with '
                     "new.set_weights(old.get_weights()), and export that."
                 )
+    # NaN is where it should be on both sides, so that nothing would differ.
+    check_finite({variable.path: variable for variable in model.weights})
 
 
 def _write(path, proto, verify):

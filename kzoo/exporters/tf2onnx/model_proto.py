@@ -99,6 +99,7 @@ def declare(proto, signature, outputs, inputs, expected):
     graph = proto.graph
     graph.name = "kzoo"
     proto.producer_name = "kzoo"
+    helper.set_model_props(proto, {"exporter": "tf2onnx"})
     del graph.input[:], graph.output[:], graph.value_info[:]
 
     def declared(name, dtype, shape):
