@@ -219,7 +219,7 @@ class EncoderTask(LearnsText, Exports):
         Returns:
             What `call` gives, a row an example, as a numpy array.
         """
-        self._check_examples(x)
+        x = self._checked_examples(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         return np.stack(

@@ -8,7 +8,7 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
 from kzoo.tasks.generates import Generates
 from kzoo.tasks.stepwise import ExportsSteps
-from kzoo.tasks.text_data import LearnsText, is_text
+from kzoo.tasks.text_data import LearnsText, as_list, is_text
 from kzoo.training import Adam, Perplexity, TokenAccuracy, WarmupInverseSquareRoot
 from kzoo.training.losses import token_cross_entropy
 
@@ -110,8 +110,14 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
 
         Returns:
             float32 (B,), as a numpy array.
+
+        Raises:
+            ValueError: the examples cannot be read, or are longer than the learned
+                positions: what is cut would not count.
         """
+        x, y = self._checked_examples(x), as_list(y)
         if not is_text(x):
+            self._check_keys(x, [*self._signature()], [self.prompt_mask])
             y = keras.ops.convert_to_numpy(self.targets(x)) if y is None else y
             size = len(y)
             rows = [
@@ -121,6 +127,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
             parts = [({k: np.asarray(v)[r] for k, v in x.items()}, y[r]) for r in rows]
             return np.concatenate([self._energy(*part) for part in parts])
         features = self.encode_examples(x, y)
+        self._check_room(features)
         lengths = [len(row) for row in features[self.decoder_input]]
         order = np.argsort(lengths, kind="stable")
         energies = np.empty(len(lengths), "float32")
@@ -130,6 +137,28 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
             inputs, targets = self._inputs_and_targets(self._batch(batch))
             energies[chosen] = self._energy(inputs, targets)
         return energies
+
+    def _check_room(self, features):
+        """Raises `ValueError` where learned positions would cut an example."""
+        for name, limit in (self._max_lengths() or {}).items():
+            lengths = [len(row) for row in features[name]]
+            longest = int(np.argmax(lengths))
+            if lengths[longest] > limit:
+                unread = name == self.decoder_input  # the last id, see `_max_lengths`
+                raise ValueError(
+                    f"The learned positions hold {limit - unread} tokens, and what is "
+                    "cut would not count. Give shorter texts. Received: "
+                    f"{lengths[longest] - unread} tokens in {name} of example "
+                    f"{longest}."
+                )
+
+    def _check_keys(self, inputs, required, optional):
+        if not isinstance(inputs, dict):
+            raise ValueError(
+                f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
+                f"length). Received: {type(inputs).__name__}."
+            )
+        super()._check_keys(inputs, required, optional)
 
     def _energy(self, inputs, targets):
         names = sorted(inputs)

@@ -55,6 +55,7 @@ class Task(FineTunes, Model):
     architectures: tuple[str, ...]
     ignore_id = -1  # the target that losses and metrics leave out
     leaves_out_filling = True  # whether all losses and metrics do
+    target_per_example = False  # else a sequence of them, some of `ignore_id`
     loaded = None  # the `LoadReport` of a pretrained one
 
     def __init__(self, config, tokenizer=None, **kwargs):
@@ -289,7 +290,9 @@ class Task(FineTunes, Model):
             loss: by default the task's, such as `MaskedCrossEntropy`, which is reported
                 as a mean over the targets of an epoch; another loss is as Keras does,
                 over its rows, and has to leave out targets of `ignore_id` by itself.
-            metrics: by default the task's, such as accuracy; weighted by targets.
+            metrics: by default the task's, such as accuracy; weighted by targets. Of a
+                task whose targets are sequences `"accuracy"` leaves out those of
+                `ignore_id`, and Keras's other metrics, which do not, are a warning.
             label_smoothing: of a default loss that is a cross-entropy.
             **kwargs: of Keras's `compile`.
 
@@ -317,6 +320,11 @@ class Task(FineTunes, Model):
             loss = self.default_loss(label_smoothing)
         if metrics == "auto":
             metrics = self.default_metrics()
+        metrics = self._without_filling(metrics)
+        if "weighted_metrics" in kwargs:
+            kwargs["weighted_metrics"] = self._without_filling(
+                kwargs["weighted_metrics"]
+            )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         all_metrics = keras.tree.flatten([metrics, kwargs.get("weighted_metrics")])
         self.leaves_out_filling = isinstance(loss, MaskedLoss) and all(
@@ -325,6 +333,28 @@ class Task(FineTunes, Model):
         if isinstance(loss, MaskedLoss):
             # Past Layer.__setattr__, which would list it a second time in `metrics`.
             object.__setattr__(self, "_loss_tracker", WeightedLoss(loss.weights))
+
+    def _without_filling(self, metrics):
+        """Metrics with Keras's accuracy as one that leaves out padding."""
+        own = any(isinstance(each, TokenAccuracy) for each in self.default_metrics())
+        if self.target_per_example or not own:
+            return metrics
+
+        def replaced(metric):
+            if isinstance(metric, str) and metric.lower() in ("accuracy", "acc"):
+                return TokenAccuracy(self.ignore_id, name=metric)
+            return metric
+
+        metrics = keras.tree.map_structure(replaced, metrics)
+        counting = [each for each in keras.tree.flatten(metrics) if _of_keras(each)]
+        if counting:
+            names = [getattr(each, "name", each) for each in counting]
+            warnings.warn(
+                f"These metrics of Keras count padding, too: {names}. Those that leave "
+                'it out are "accuracy" and the metrics of kzoo.training.',
+                stacklevel=3,
+            )
+        return metrics
 
     def default_optimizer(self):
         """What `compile` uses where none is given; so for the next two."""
@@ -373,6 +403,14 @@ class Task(FineTunes, Model):
         task = cls(model, tokenizer=tokenizer, **config)
         task.set_fine_tuning(fine_tuning)
         return task
+
+
+def _of_keras(metric):
+    """Whether a metric is Keras's own, and counts every target."""
+    function = getattr(metric, "_fn", metric)  # what a metric is the mean of
+    module = getattr(function, "__module__", None) or ""
+    ignores = getattr(metric, "ignore_class", None) is not None
+    return isinstance(metric, str) or (module.startswith("keras.") and not ignores)
 
 
 class _Functions:

@@ -18,6 +18,8 @@ TextPooling = Literal[PoolingKind, "max_logits"]
 class TextTask(PredictionTask):
     """A stack, pooling, and a head: `units` numbers of each text."""
 
+    target_per_example = True
+
     def __init__(
         self,
         config,
@@ -305,27 +307,30 @@ def encode_labels(y, labels, count, where="example"):
         A list of int.
 
     Raises:
-        ValueError: an unknown label, or an int out of range; it is named.
+        ValueError: an unknown label, or an int out of range; it is named. Where labels
+            are numerals, an int might mean a label or its place, and is refused.
     """
+    ambiguous = any(label.strip().lstrip("+-").isdigit() for label in labels or ())
+    kinds = [f"one of {labels}"] if labels else []
+    kinds += [] if ambiguous else [f"ints in [0, {count})"]
     numbers = {label: i for i, label in enumerate(labels or ())}
     encoded = []
     for i, value in enumerate(y):
         if isinstance(value, str) and value in numbers:
             encoded.append(numbers[value])
-        elif _is_index(value, labels) and 0 <= value < count:
+        elif (
+            isinstance(value, (int, np.integer))
+            and not ambiguous
+            and 0 <= value < count
+        ):
             encoded.append(int(value))
         else:
             raise ValueError(
-                f"Targets must be {f'one of {labels}, or ' if labels else ''}ints in "
-                f"[0, {count}). Received: {value!r} for {where} {i}."
+                f"Targets must be {', or '.join(kinds)}"
+                f"{', as strings: an int might be a place' if ambiguous else ''}. "
+                f"Received: {value!r} for {where} {i}."
             )
     return encoded
-
-
-def _is_index(value, labels):
-    """Whether a target is an int that can only be meant as the place of a label."""
-    numerals = any(label.strip().lstrip("+-").isdigit() for label in labels or ())
-    return isinstance(value, (int, np.integer)) and not numerals
 
 
 def encode_numbers(y, name):

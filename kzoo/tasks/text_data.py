@@ -1,6 +1,9 @@
 """`fit`, `evaluate` and `predict` on strings, ids and pipelines."""
 
+import collections.abc
 import contextlib
+import itertools
+import types
 import warnings
 
 import keras
@@ -43,9 +46,9 @@ class LearnsText(Task):
         """Keras's `fit`, also on strings.
 
         Args:
-            x: strings (a list, as `encode_examples` takes them), a dict of int arrays
-                as `call` takes it, or a grain or `tf.data` pipeline of such dicts or
-                of strings, batched.
+            x: strings (a list or a column, as `encode_examples` takes them), a dict of
+                int arrays as `call` takes it, or a grain or `tf.data` pipeline of such
+                dicts or of strings, batched.
             y: targets of strings, as `encode_examples` takes them; or arrays as the
                 loss does. A language model may leave them out: its targets are the
                 decoder's inputs, one token on.
@@ -65,9 +68,13 @@ class LearnsText(Task):
 
         Returns:
             Keras's `History`.
+
+        Raises:
+            ValueError: the examples cannot be read; or `steps_per_execution` of
+                `compile` does not divide the steps of an epoch.
         """
         end_of_data = _end_of_data(kwargs)
-        self._check_examples(x)
+        x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             if validation_split and validation_data is None:
                 x, y, sample_weight, validation_data = _split(
@@ -84,6 +91,7 @@ class LearnsText(Task):
                 seed=seed,
             )
             steps = kwargs.pop("steps_per_epoch", None) or len(batches)
+            self._check_steps(steps)
             callbacks = kwargs.get("callbacks") or []
             callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
             for callback in keras.tree.flatten(callbacks):
@@ -94,8 +102,10 @@ class LearnsText(Task):
             y, batch_size, shuffle = None, None, False
             kwargs["steps_per_epoch"] = steps
         else:
+            self._check_steps(kwargs.get("steps_per_epoch"))
             x = self._tokenized(x)
-            shuffle = shuffle and not (_is_tf_data(x) or _is_grain(x))
+            ordered = isinstance(x, types.GeneratorType)
+            shuffle = shuffle and not (ordered or _is_tf_data(x) or _is_grain(x))
             kwargs |= dict(
                 validation_split=validation_split,
                 sample_weight=sample_weight,
@@ -109,6 +119,8 @@ class LearnsText(Task):
                     "validation_data is x, (x, y) or (x, y, weights). Received: a tuple"
                     f" of {len(parts)}."
                 )
+            parts = (self._checked_examples(parts[0]), *map(as_list, parts[1:]))
+            validation_data = parts if is_tuple else parts[0]
             *texts, weights = (*parts, None, None)[:3]
             if self._is_raw(*texts):
                 held_out = self._batches(
@@ -143,7 +155,7 @@ class LearnsText(Task):
         self, x=None, y=None, *, batch_size=None, sample_weight=None, **kwargs
     ):
         """Keras's `evaluate`, also on strings; see `fit`."""
-        self._check_examples(x)
+        x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             batches = self._batches(
                 x, y, batch_size, None, sample_weight=sample_weight, shuffle=False
@@ -155,13 +167,45 @@ class LearnsText(Task):
         with _end_of_data(kwargs):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
-    def _check_examples(self, x):
-        """Raises `ValueError` where there is no list of examples, or an empty one."""
+    def _checked_examples(self, x):
+        """`x`, a column of texts as a list.
+
+        Raises:
+            ValueError: there is no list of examples, or an empty one; or strings come
+                out of something that Keras takes numbers from.
+        """
+        x = as_list(x)
         if isinstance(x, str) or (
             isinstance(x, (list, tuple, np.ndarray)) and not len(x)
         ):
             raise ValueError(
                 f"{self.name} needs a list of examples, one at least. Received: {x!r}."
+            )
+        first = []
+        if isinstance(x, keras.utils.PyDataset):
+            first = [x[0]]
+        elif isinstance(x, collections.abc.Iterator):
+            first = list(itertools.islice(x, 1))
+        if first and _begins_with_text(first[0]):
+            raise ValueError(
+                f"{self.name} reads strings from a list, an array or a column of a "
+                "table, or from a batched pipeline of tf.data or grain. Received: a "
+                f"{type(x).__name__} of strings. Give a list of them, as x, and one of "
+                "the targets, as y."
+            )
+        if isinstance(x, types.GeneratorType):
+            return (element for element in itertools.chain(first, x))
+        return x
+
+    def _check_steps(self, steps):
+        """Raises `ValueError` where Keras would run more steps than an epoch has."""
+        size = self.steps_per_execution
+        if steps and steps % size:
+            raise ValueError(
+                "steps_per_execution must divide the steps of an epoch, else Keras "
+                f"trains {steps + -steps % size} instead. Received: steps_per_execution"
+                f"={size} for {steps} steps. Compile with a divisor of {steps}, or fit "
+                f"with steps_per_epoch={steps // size * size or size}."
             )
 
     def _is_raw(self, x, y=None):
@@ -170,7 +214,7 @@ class LearnsText(Task):
 
     def predict(self, x, **kwargs):
         """Keras's `predict`: logits, float (B, T, V); `x` may be strings, too."""
-        self._check_examples(x)
+        x = self._checked_examples(x)
         if is_text(x):
             x, _ = self.encode_text(x)
         with _end_of_data(kwargs):
@@ -294,6 +338,11 @@ class LearnsText(Task):
                 )
             weights = weights * given
         if class_weight is not None:
+            if not isinstance(class_weight, dict):
+                raise ValueError(
+                    "class_weight must be a dict from a class to what its examples "
+                    f"count. Received: {class_weight!r}."
+                )
             targets = np.asarray(features.get("targets", ()))
             if targets.shape != weights.shape or targets.dtype.kind != "i":
                 raise ValueError(
@@ -452,6 +501,29 @@ def is_text(x):
     first = next(parts, None)
     first = first[0] if isinstance(first, (list, tuple)) else first
     return isinstance(first, str)
+
+
+def as_list(x):
+    """A column of texts, as tables of other libraries have it, as a list; else `x`."""
+    if (
+        isinstance(x, (list, tuple, str, np.ndarray, collections.abc.Mapping))
+        or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
+        or isinstance(x, keras.utils.PyDataset)
+        or _is_tf_data(x)
+        or _is_grain(x)
+        or getattr(x, "ndim", 1) != 1  # a table's items are the names of its columns
+    ):
+        return x
+    return list(x) if not len(x) or is_text([next(iter(x))]) else x
+
+
+def _begins_with_text(element):
+    """Whether an element of an iterator is a text, or begins with texts."""
+    while isinstance(element, (list, tuple)) and element:
+        element = element[0]
+    if isinstance(element, np.ndarray):
+        return element.dtype.kind in "USO"
+    return isinstance(element, (str, bytes))
 
 
 def _weight_pad(features):

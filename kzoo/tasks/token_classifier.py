@@ -5,7 +5,7 @@ import numpy as np
 
 from kzoo.tasks.encoder_task import PredictionTask, softmax
 from kzoo.tasks.text_classifier import check_labels, encode_labels
-from kzoo.tasks.text_data import is_text
+from kzoo.tasks.text_data import as_list, is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import entity_scores
 
@@ -190,6 +190,7 @@ class TokenClassifier(PredictionTask):
             Logits: of sentences a list of float arrays, (words, C) each; else float
             (B, T, C).
         """
+        x = as_list(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         sentences = [split_words(sentence) for sentence in x]
@@ -204,7 +205,9 @@ class TokenClassifier(PredictionTask):
         """The most probable label of each word.
 
         Args:
-            x: lists of words, or strings, which are split at white space.
+            x: lists of words, or strings, which are split at white space. One sentence
+                goes into a list of its own, `[["The", "dog", "sleeps"]]`: of a plain
+                list of words each is a sentence.
             return_probabilities: whether those of all labels are returned, too.
             **options: of `predict`.
 
@@ -212,6 +215,7 @@ class TokenClassifier(PredictionTask):
             A list of labels (ints where they have no names) for each sentence; with
             `return_probabilities` a pair with a list of float32 (words, C).
         """
+        x = as_list(x)
         if not is_text(x):
             raise ValueError(
                 f"{self.name}.tag reads sentences: lists of words, or strings. For "

@@ -14,8 +14,15 @@ from numpy.lib import format as npy_format
 
 from kzoo.files import replacing, write_json
 
-# Ends of measures' names.
-_LOWER_IS_BETTER = ("loss", "error", "perplexity", "bits_per_character")
+# Last words of measures' names: Keras's, and those of the tasks' `score`.
+_LOWER_IS_BETTER = {
+    *("loss", "error", "perplexity", "bits_per_character", "crossentropy"),
+    *("mae", "mse", "mape", "msle", "rmse", "bce"),
+}
+_HIGHER_IS_BETTER = {
+    *("accuracy", "acc", "precision", "recall", "f1", "matthews", "auc", "exact_match"),
+    *("pearson", "spearman", "bleu", "chrf"),
+}
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -221,19 +228,24 @@ class BestEpoch(keras.callbacks.Callback):
 
     Args:
         path: the file, `.npz`; its folder is made.
-        measure: of an epoch, such as `"val_accuracy"`. Lower is better where its name
-            ends with `loss`, `error`, `perplexity` or `bits_per_character`, else
-            higher.
+        measure: of an epoch, such as `"val_accuracy"`.
+        mode: whether the lowest is best, `"min"`, or the highest, `"max"`. By default
+            what the compiled metric of this name says, or else the name's last word,
+            such as `loss`, `mae` or `f1`.
 
     Raises:
-        ValueError: at the end of an epoch, no such measure; or at the end of `fit`, a
-            file that is damaged or of another model.
+        ValueError: another mode; at the end of an epoch, no such measure, or one of
+            which nothing says whether lower is better; or at the end of `fit`, a file
+            that is damaged or of another model.
     """
 
-    def __init__(self, path, measure):
+    def __init__(self, path, measure, mode="auto"):
         super().__init__()
-        self.path, self.measure = Path(path), measure
-        self._lower = measure.endswith(_LOWER_IS_BETTER)
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(
+                f'BestEpoch.mode must be "auto", "min" or "max". Received: {mode!r}.'
+            )
+        self.path, self.measure, self.mode = Path(path), measure, mode
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the weights if this epoch is the best."""
@@ -242,11 +254,11 @@ class BestEpoch(keras.callbacks.Callback):
                 f"BestEpoch.measure must be a measure of an epoch, one of "
                 f"{sorted(logs or {})}. Received: {self.measure!r}."
             )
-        value = float(logs[self.measure])
+        lower, value = self._lower_is_better(), float(logs[self.measure])
         if self.path.exists() and epoch:
             with _open_arrays(self.path) as (meta, _):
                 best = meta["value"]
-            better = value < best if self._lower else value > best
+            better = value < best if lower else value > best
             if not (better or math.isnan(best)):
                 return
         meta = {"epoch": epoch + 1, "value": value}
@@ -259,6 +271,24 @@ class BestEpoch(keras.callbacks.Callback):
             _check_fits(self.path, meta, weights)
             for i, variable in enumerate(weights):
                 variable.assign(read(i))
+
+    def _lower_is_better(self):
+        if self.mode != "auto":
+            return self.mode == "min"
+        name = self.measure.removeprefix("val_")
+        # Keras's metrics say a direction; those of `compile` are one of them there.
+        for metric in self.model.metrics:
+            for each in getattr(metric, "metrics", [metric]):
+                direction = getattr(each, "_direction", None)
+                if each.name == name and direction is not None:
+                    return direction == "down"
+        for words, lower in ((_LOWER_IS_BETTER, True), (_HIGHER_IS_BETTER, False)):
+            if any(f"_{name}".endswith(f"_{word}") for word in words):
+                return lower
+        raise ValueError(
+            f"BestEpoch cannot tell whether a lower {self.measure!r} is better. Give "
+            'mode="min" or mode="max". Received: mode="auto".'
+        )
 
 
 class EpochHistory(keras.callbacks.Callback):

@@ -161,13 +161,6 @@ def answers(task, recipe, examples):
         return _running_nats(task, recipe, x[0], **options)
     if recipe.task == "causal_lm":
         tokens = [len(row) - 1 for row in task.encode_examples(x)["token_ids"]]
-        stack = task.config.decoder
-        if stack.positions == "learned" and max(tokens) > stack.max_sequence_length:
-            raise ValueError(
-                f"The learned positions hold {stack.max_sequence_length} tokens, and "
-                "what is cut would not count. Give shorter texts. Received: a text of "
-                f"{max(tokens)} tokens."
-            )
         return np.stack([task.energy(x, **options), tokens], axis=1).astype("float64")
     if recipe.task == "text_classifier":
         return task.classify(x, **options)

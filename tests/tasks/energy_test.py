@@ -87,6 +87,22 @@ def test_perplexity_and_bits_follow_from_the_energy():
     )
 
 
+def test_what_learned_positions_would_cut_is_refused():
+    short = dict(positions="learned", max_sequence_length=4)
+    model = causal(**short)
+    assert np.isfinite(model.energy(["abc"])).all()  # start and three letters
+    match = "positions hold 4 tokens.*would not count.*5 tokens in token_ids of .* 1"
+    for verb in (model.energy, model.score):
+        with pytest.raises(ValueError, match=match):
+            verb(["abc", "abcd"])
+    model = seq2seq(**short)
+    assert np.isfinite(model.energy(["abc"], ["abc"])).all()
+    with pytest.raises(ValueError, match="5 tokens in encoder_token_ids of example 0"):
+        model.energy(["abcd"], ["a"])
+    with pytest.raises(ValueError, match="5 tokens in decoder_token_ids of example 0"):
+        model.energy(["a"], ["abcd"])
+
+
 def test_translations_are_scored_by_sacrebleu(monkeypatch):
     model = seq2seq()
     said = ["the cat sat on the mat", "a dog ran home"]

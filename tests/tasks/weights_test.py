@@ -122,7 +122,8 @@ def test_what_could_be_read_in_two_ways_is_refused():
         kzoo.TextClassifier.from_size("tiny", TOKENIZER, labels=[1, 2], **SMALL)
     stars = kzoo.TextClassifier.from_size("tiny", TOKENIZER, labels=["1", "2"], **SMALL)
     assert stars.encode_targets(["1", "2"]) == [0, 1]
-    with pytest.raises(ValueError, match=r"one of \['1', '2'\].*Received: 1"):
+    named = r"one of \['1', '2'\], as strings: an int might be a place. Received: 1"
+    with pytest.raises(ValueError, match=named):
         stars.encode_targets([1])
 
 
@@ -155,6 +156,8 @@ def test_classes_weigh_only_where_there_are_classes():
     model.compile()
     with pytest.raises(ValueError, match="class_weight is of tasks with one class"):
         model.fit(TEXTS, [1.0, 2.0, 3.0], class_weight={0: 1.0})
+    with pytest.raises(ValueError, match=r"must be a dict from a class.*\[1.0, 2.0\]"):
+        classifier().fit(TEXTS, CLASSES, class_weight=[1.0, 2.0])
 
 
 def test_a_question_may_begin_with_the_end_token():

@@ -286,6 +286,48 @@ def test_the_best_epoch_s_weights_are_kept_also_through_a_kill(
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "best"),
+    [
+        ("val_mae", "auto", 1),
+        ("mse", "auto", 1),
+        ("val_mean_absolute_percentage_error", "auto", 1),
+        ("val_macro_f1", "auto", 0),
+        ("val_roc_auc", "auto", 0),
+        ("val_marks", "max", 0),
+        ("val_accuracy", "min", 1),
+    ],
+)
+def test_the_best_epoch_follows_the_measure_or_the_mode(tmp_path, name, mode, best):
+    recorder, model = Recorder(), new_model()
+    keep = BestEpoch(tmp_path / "best.npz", name, mode)
+    fit(model, 3, Measures([0.5, 0.1, 0.3], name), keep, recorder)
+    for got, want in zip(model.get_weights(), recorder.weights[best], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_compiled_metric_says_which_epoch_is_best(tmp_path, direction):
+    metric = keras.metrics.MeanMetricWrapper(lambda y, _: y, name="own_error")
+    metric._direction = direction
+    model = new_model()
+    model.compile("sgd", "mse", metrics=[metric])
+    keep = BestEpoch(tmp_path / "best.npz", "val_own_error")
+    recorder = Recorder()
+    fit(model, 3, Measures([0.4, 0.1, 0.6], "val_own_error"), keep, recorder)
+    best = {"up": 2, "down": 1}[direction]
+    for got, want in zip(model.get_weights(), recorder.weights[best], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_measure_whose_direction_nothing_says_is_refused(tmp_path):
+    keep = BestEpoch(tmp_path / "best.npz", "val_marks")
+    with pytest.raises(ValueError, match='lower .val_marks. is better.*mode="min"'):
+        fit(new_model(), 1, Measures([1.0], "val_marks"), keep)
+    with pytest.raises(ValueError, match='"auto", "min" or "max". Received: .lowest.'):
+        BestEpoch(tmp_path / "best.npz", "loss", "lowest")
+
+
 def test_an_unknown_measure_is_named_with_the_known(tmp_path):
     with pytest.raises(ValueError, match=r"one of \['loss'\]. Received: 'val_loss'"):
         fit(new_model(), 1, BestEpoch(tmp_path / "best.npz", "val_loss"))
