@@ -199,7 +199,6 @@ def _model(preset, config):
 
 def _data(preset, recipe):
     used = recipe.get("data", {})
-    back = recipe.get("training", {}).get("back_translation", {})
     rows = [
         ("name", _data_name(preset)),
         ("from", used.get("url")),
@@ -207,14 +206,14 @@ def _data(preset, recipe):
         ("licence", preset.licence or "not stated"),
         ("languages", ", ".join(preset.language)),
         ("use", "research only" if preset.research_only else None),
-        ("begun with", _named(recipe.get("model", {}).get("preset"))),
-        ("sources translated back by", _named(back.get("preset"))),
+        ("begun with", _begun_with(recipe)),
     ]
     return markdown_table(("", ""), [row for row in rows if row[1]])
 
 
-def _named(name):
-    """The preset that the training has weights or texts of, and what taught it."""
+def _begun_with(recipe):
+    """The preset whose weights the training began with, and what it was trained on."""
+    name = recipe.get("model", {}).get("preset")
     began = name and began_with(name)
     if not began:
         return name

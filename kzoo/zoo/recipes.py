@@ -16,7 +16,6 @@
     [model]                           # `Model`: size, and fields of its configs
     [task_options]                    # arguments of the task's class, such as labels
     [training]                        # `Training`
-    [training.back_translation]       # `BackTranslation`
     [training.optimizer]              # `Optimizer`
     [training.schedule]               # `Schedule`
     [evaluation]                      # `Evaluation`
@@ -328,22 +327,6 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BackTranslation:
-    """As many pairs more: another model's translations of the targets, and the targets.
-
-    Papers: Sennrich et al., 2016, https://arxiv.org/abs/1511.06709; of the training
-    pairs themselves, Nguyen et al., 2020, https://arxiv.org/abs/1911.01986.
-
-    Args:
-        preset: what `from_preset` takes; it translates the other way.
-        options: of its `generate`.
-    """
-
-    preset: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """How it is trained.
 
@@ -358,7 +341,6 @@ class Training:
             once.
         label_smoothing: of a cross-entropy.
         consistency: of two passes over each example, see `MaskedCrossEntropy`.
-        back_translation: a `BackTranslation`.
         score_range: the lowest and the highest score that an embedder learns from.
         word_dropout: share of the pieces that become unknown when they are read, so
             that the context is learned, too.
@@ -382,7 +364,6 @@ class Training:
     steps: int | None = None
     label_smoothing: float = 0.0
     consistency: float = 0.0
-    back_translation: BackTranslation | None = None
     score_range: tuple[float, ...] | None = None
     word_dropout: float = 0.0
     embeddings: Literal["tf_idf"] | None = None
@@ -539,12 +520,6 @@ class Recipe:
             ("steps", training.steps, running, "running text"),
             ("score_range", training.score_range, self.embeds, "an embedder"),
             ("word_dropout", training.word_dropout, reads, "a task that reads texts"),
-            (
-                "back_translation",
-                training.back_translation,
-                self.task == "seq2seq_lm",
-                "task 'seq2seq_lm'",
-            ),
             (
                 "consistency",
                 training.consistency,

@@ -97,7 +97,6 @@ class Run:
         self._examples, self._held_out = train_examples, held_out
         self._work = self.out / _WORK
         self.resumed = self._begin()
-        self._added = self._back_translations()
         keras.utils.set_random_seed(recipe.seed)
         begun = recipe.model.preset is not None
         self.task = self._begun() if begun else self._task(self._tokenizer())
@@ -290,30 +289,6 @@ class Run:
             metrics=metrics or None,
         )
 
-    def _to_learn(self):
-        """The training examples, and those made of them."""
-        return [*self._examples, *self._added]
-
-    def _back_translations(self):
-        """As many pairs more, whose sources another model made of the targets."""
-        settings = self.recipe.training.back_translation
-        if settings is None:
-            return []
-        path = self._work / "back_translations.json"
-        if not path.is_file():
-            _check_licence(settings.preset, self.recipe.data)
-            model = from_preset(settings.preset)
-            if not isinstance(model, tasks.Seq2SeqLM):
-                raise RecipeError(
-                    "[training.back_translation] preset: expected a Seq2SeqLM. "
-                    f"Received: {settings.preset!r}, a {type(model).__name__}."
-                )
-            targets = [target for _, target in self._examples]
-            write_json(path, _answers(model, targets, settings.options))
-        sources = json.loads(path.read_text(encoding="utf-8"))
-        pairs = zip(sources, self._examples, strict=True)
-        return [(source, target) for source, (_, target) in pairs if source.strip()]
-
     def _pairs(self, examples):
         return inputs_and_targets(self.recipe, examples) if examples else (None, None)
 
@@ -341,7 +316,7 @@ class Run:
             # Another process would draw others, see `SentencePieceTokenizer.sampled`.
             features = _kept(self._work / "splits.npz", self._split_examples)
         else:
-            features = task.encode_examples(*self._pairs(self._to_learn()))
+            features = task.encode_examples(*self._pairs(self._examples))
         batches = self._batches(features, seed=recipe.seed)
         if training.word_dropout:
             forget = _WordDropout(self.tokenizer, training.word_dropout, recipe.seed)
@@ -356,7 +331,7 @@ class Run:
                 "[tokenizer] splits: expected a SentencePieceTokenizer, which draws "
                 f"them. Received: {type(self.tokenizer).__name__}."
             )
-        pairs = self._pairs(self._to_learn())
+        pairs = self._pairs(self._examples)
         features = {k: [*rows] for k, rows in task.encode_examples(*pairs).items()}
         task.tokenizer = self.tokenizer.sampled(settings.alpha, self.recipe.seed)
         for _ in range(1, settings.splits):
@@ -391,25 +366,6 @@ class Run:
         )
 
 
-def _answers(model, texts, options):
-    """What a model generates of texts, list of strings; shows how far it is."""
-    from rich.console import Console
-    from rich.progress import track
-
-    # Alike in length, so that a batch has little padding.
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    chunks = [order[i : i + 1024] for i in range(0, len(order), 1024)]
-    found = [""] * len(texts)
-    console = Console(stderr=True)
-    for chunk in track(
-        chunks, "back-translating", console=console, disable=not console.is_terminal
-    ):
-        answers = model.generate([texts[i] for i in chunk], **options)
-        for i, answer in zip(chunk, answers, strict=True):
-            found[i] = answer
-    return found
-
-
 def _keep_tokenizer(tokenizer, folder):
     """Saves it for what a killed training goes on with."""
     if tokenizer is None or folder.is_dir():
@@ -425,9 +381,9 @@ def _check_licence(preset, data):
     began = began_with(preset)
     if began is not None and began.research_only and not data.research_only:
         raise RecipeError(
-            f"[data] research_only: expected true, for {preset}, from which the "
-            f"training has weights or texts, was trained on {began.data or 'texts'} "
-            "that may be used for research only. Received: false."
+            f"[data] research_only: expected true, for {preset}, with whose weights "
+            f"the training begins, was trained on {began.data or 'texts'} that may be "
+            "used for research only. Received: false."
         )
 
 

@@ -18,14 +18,11 @@ from kzoo.tokenizers import FastTokenizer, load_tokenizer
 from kzoo.zoo import (
     evaluation,
     exports,
-    from_preset,
     recipes,
     save_preset,
     training,
 )
-from kzoo.zoo.examples import read_training
 from kzoo.zoo.recipes import (
-    BackTranslation,
     Model,
     Recipe,
     RecipeError,
@@ -57,13 +54,15 @@ def tiny(name, **changes):
     options |= {"beams": 2, "max_new_tokens": 8} if "beams" in options else {}
     options |= {"stride": 4} if "stride" in options else {}
     fields = {**recipe.model.fields, "num_layers": 1, "hidden_dim": 16, "num_heads": 2}
+    kind = tokenizer.kind or "unigram"
+    drawn = {"splits": 2, "alpha": 0.3} if kind == "unigram" else {}
     return dataclasses.replace(
         recipe,
         tokenizer=dataclasses.replace(
             tokenizer,
-            kind=tokenizer.kind or "unigram",
+            kind=kind,
             vocabulary_size=300 if tokenizer.kind == "bpe" else 60,
-            splits=min(2, tokenizer.splits),
+            **drawn,
         ),
         model=Model(size="tiny", fields={**fields, "intermediate_dim": 16}),
         training=dataclasses.replace(
@@ -235,38 +234,18 @@ def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tm
         assert array.tobytes() == weights[1][name].tobytes(), name
 
 
-def test_a_preset_of_the_other_direction_gives_as_many_pairs_more(
-    run, refused, prepared, tmp_path
-):
-    options = {"max_new_tokens": 4}
-    recipe, command = prepared(
-        "multi30k-de-en",
-        back_translation=BackTranslation(preset="multi30k-en-de", options=options),
-        consistency=1.0,
-    )
-    out = tmp_path / "out"
-    assert run(*command, "--out", out).exit_code == 0
-    examples, held_out = read_training(recipe, tmp_path / "data")
-    learned = training.Run(recipe, examples, held_out, out)._to_learn()
-    assert learned[:40] == examples and len(learned) == 80
-    sources, targets = zip(*learned[40:], strict=True)
-    assert targets == tuple(target for _, target in examples)
-    model = from_preset("multi30k-en-de")
-    assert [*sources] == model.generate([*targets], **options)
-    save_preset(out, tmp_path / "preset")
-    card = (tmp_path / "preset" / "README.md").read_text()
-    assert (
-        "| sources translated back by | `multi30k-en-de`, trained on Multi30k" in card
-    )
-
-    # Another preset would be another training; one of another task is none.
-    settings = BackTranslation(preset="ewt-pos")
-    changed = dataclasses.replace(recipe.training, back_translation=settings)
-    dataclasses.replace(recipe, training=changed).save(tmp_path / "recipe.toml")
-    line = refused(*command, "--out", out)
-    assert "training.back_translation.preset was multi30k-en-de, now ewt-pos" in line
-    line = refused(*command, "--out", tmp_path / "other")
-    assert "expected a Seq2SeqLM. Received: 'ewt-pos', a TokenClassifier" in line
+def test_two_passes_over_each_example_are_compared(run, prepared, tmp_path):
+    curves = {}
+    for consistency in (0.0, 5.0):
+        if consistency:
+            shutil.rmtree(tmp_path / "data")
+        _, command = prepared("multi30k-en-de", consistency=consistency)
+        out = tmp_path / f"out_{consistency}"
+        assert run(*command, "--out", out).exit_code == 0
+        curves[consistency] = json.loads((out / "history.json").read_text())[0]
+    # Dropout makes the passes two in training, and validation has none.
+    assert curves[5.0]["loss"] > curves[0.0]["loss"] + 0.01
+    assert curves[5.0]["val_loss"] == pytest.approx(curves[0.0]["val_loss"], rel=0.1)
 
 
 def test_every_exported_form_is_scored_and_the_manifest_stays_true(

@@ -85,13 +85,16 @@ def changed(**changes):
         ({"training__length": 128}, r"\[training\] length: expected running text"),
         ({"training__score_range": [0, 5]}, "score_range: expected an embedder"),
         ({"training__consistency": -1.0}, r"consistency: expected 0 or more"),
-        (
-            {"training__back_translation": {}},
-            r"back_translation\] preset: expected a v",
-        ),
         ({"training__embeddings": "tf_idf"}, "embeddings: expected a task with an"),
-        ({"tokenizer__alpha": None}, r"\[tokenizer\] splits, alpha"),
-        ({"tokenizer__kind": "bpe"}, r"\[tokenizer\] splits: expected a kind of"),
+        ({"tokenizer__splits": 1, "tokenizer__alpha": 0.3}, r"\] splits, alpha: exp"),
+        (
+            {
+                "tokenizer__kind": "bpe",
+                "tokenizer__splits": 8,
+                "tokenizer__alpha": 0.3,
+            },
+            r"\[tokenizer\] splits: expected a kind of",
+        ),
         ({"tokenizer__folder": "x"}, r"\[tokenizer\] folder: expected no other"),
         ({"data__train": "train.tsv"}, r"\[data\] train: expected 2 files"),
         ({"task": "causal_lm"}, r"\[data\] format: expected text or running"),

@@ -104,7 +104,9 @@ def test_a_fingerprint_tells_parts_and_texts_apart():
 
 
 def test_a_cosine_warms_up_by_epochs_and_ends_at_its_share():
-    settings = recipe_of("multi30k-en-de").training
+    schedule = Schedule(peak=0.004, warmup_epochs=2, final=0.02)
+    changes = dict(epochs=56, schedule=schedule)
+    settings = recipe_of("multi30k-en-de", training=changes).training
     rate = training._rate(settings, 10)
     assert float(rate(20)) == pytest.approx(0.004)
     assert float(rate(10)) == pytest.approx(0.002)
