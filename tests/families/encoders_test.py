@@ -302,12 +302,8 @@ def test_what_kzoo_does_not_compute_is_refused_by_name(keys, change):
         family.head_options("TextClassifier", {**keys, **change})
 
 
-@pytest.mark.parametrize(
-    ("segments", "family"), [(2, "bert"), (0, "distilbert")], ids=["bert", "distilbert"]
-)
-def test_a_new_encoder_is_saved_as_a_family_that_transformers_can_open(
-    segments, family, tmp_path
-):
+def new_encoder(segments):
+    """A task that no checkpoint was loaded into, of BERT's form."""
     keys = dict(
         vocab_size=40,
         hidden_size=16,
@@ -318,9 +314,18 @@ def test_a_new_encoder_is_saved_as_a_family_that_transformers_can_open(
     )
     config = family_of("bert").read_config(keys)
     config = config.replace(encoder=config.encoder.replace(num_segments=segments))
-    assert kzoo.save_hf(kzoo.SentenceEmbedder(config), tmp_path) == family
+    return kzoo.SentenceEmbedder(config)
+
+
+@pytest.mark.parametrize(
+    ("segments", "family"), [(2, "bert"), (0, "distilbert")], ids=["bert", "distilbert"]
+)
+def test_a_new_encoder_is_saved_as_a_family_that_transformers_can_open(
+    segments, family, tmp_path
+):
+    assert kzoo.save_hf(new_encoder(segments), tmp_path) == family
     with pytest.raises(ValueError, match="embedding_size=None|type_vocab_size=0"):
-        kzoo.save_hf(kzoo.SentenceEmbedder(config), tmp_path / "no", "albert")
+        kzoo.save_hf(new_encoder(segments), tmp_path / "no", "albert")
 
 
 def test_albert_needs_whole_groups():

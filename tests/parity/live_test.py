@@ -7,6 +7,7 @@ import pytest
 
 import kzoo
 from kzoo.families import family_of
+from tests.families.encoders_test import new_encoder
 from tests.harness import to_numpy
 from tests.parity.parity_test import TOLERANCE, difference, written
 from tests.parity.reference import outputs
@@ -88,17 +89,7 @@ def test_older_keys_beside_the_new_ones_change_no_rotary_positions(
 def test_transformers_opens_a_new_encoder_as_the_family_that_kzoo_chose(
     segments, transformers, tmp_path
 ):
-    keys = dict(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-    )
-    config = family_of("bert").read_config(keys)
-    config = config.replace(encoder=config.encoder.replace(num_segments=segments))
-    kzoo.save_hf(kzoo.SentenceEmbedder(config), tmp_path)
+    kzoo.save_hf(new_encoder(segments), tmp_path)
     _, found = transformers.AutoModel.from_pretrained(
         tmp_path, output_loading_info=True
     )

@@ -88,13 +88,8 @@ def _generation(task, function, codec):
         ids = answer.pop("sequences")
         stops = {**own, **inputs}.get("stop_token_ids", ())
         ends = {task.config.end_token_id, *stops}
-        size = task.tokenizer.vocabulary_size  # the model's table may be larger
-        rows = [
-            [i for i in task._trimmed(row, ends) if i < size]
-            for each in ids.tolist()
-            for row in each
-        ]
-        text = np.array(task.tokenizer.decode(rows), object).reshape(ids.shape[:2])
+        rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
+        text = np.array(task._texts(rows), object).reshape(ids.shape[:2])
         return {"generated_text": text, **answer}
 
     def cases(generator):
