@@ -6,6 +6,8 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from kzoo import ops
+from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax
 from kzoo.tasks.text_data import is_text
@@ -33,9 +35,9 @@ class MaskedLM(EncoderTask):
     follows from the seed and the number of the batch, so that a training that was
     killed goes on with the same masks. Special tokens and padding are never chosen.
 
-    `fit` and `evaluate` mask texts, and arrays that come without targets; where targets
-    come too they are taken as they are, and a pipeline has to bring them (`masked`). A
-    text longer than the model reads at once is cut into several rows.
+    `fit` and `evaluate` mask texts, and arrays that come without targets, and compute
+    logits at chosen places alone; where targets come too they are taken as they are, and
+    a pipeline has to bring them (`masked`). A text longer than the model reads at once is cut into several rows.
 
     Args:
         config: a `ModelConfig` with an encoder, and a `mask_token_id` unless the
@@ -122,8 +124,27 @@ class MaskedLM(EncoderTask):
         ]
 
     def call(self, inputs, training=None):
-        """float (B, T, V); `inputs` as `states` takes them."""
-        return self.head(self.states(inputs, training)[0])
+        """Logits.
+
+        Args:
+            inputs: as `states` takes them; and `masked_positions` int (B, M), where
+                logits at these places of each row are all that is asked for.
+            training: whether dropout is applied.
+
+        Returns:
+            float (B, T, V), or (B, M, V).
+        """
+        places = None
+        if isinstance(inputs, dict) and "masked_positions" in inputs:
+            inputs = dict(inputs)
+            places = inputs.pop("masked_positions")
+        states, _ = self.states(inputs, training)
+        if places is not None:  # most of a head's work is at places without targets
+            rows, length, width = ops.shape(states)
+            first = ops.expand_dims(ops.arange(rows) * length, 1)
+            flat = ops.reshape(states, (rows * length, width))
+            states = ops.take(flat, ops.cast(places, first.dtype) + first)
+        return self.head(states)
 
     # Masks.
 
@@ -240,8 +261,14 @@ class MaskedLM(EncoderTask):
         return batches.map(functools.partial(self._masked_batch, seed=seed))
 
     def _masked_batch(self, batch, index, seed):
+        """The batch, masked, with targets at chosen places alone."""
         inputs, targets = self.masked(batch, index, seed)
-        return {**inputs, "targets": targets}
+        chosen = targets != self.ignore_id
+        length = chosen.shape[1]
+        most = min(shape_bucket(max(1, chosen.sum(axis=1).max())), length)
+        places = np.argsort(~chosen, axis=1, kind="stable")[:, :most].astype("int32")
+        targets = np.take_along_axis(targets, places, axis=1)
+        return {**inputs, "masked_positions": places, "targets": targets}
 
     def compute_loss(self, x=None, y=None, *args, **kwargs):
         """Keras's hook; there must be targets."""

@@ -83,6 +83,37 @@ def test_masks_follow_from_seed_and_batch():
         assert (different != first).any()
 
 
+def unmasked(batch):
+    """The ids of a batch before any was masked."""
+    ids, places = batch["token_ids"].copy(), batch["masked_positions"]
+    there = np.take_along_axis(ids, places, axis=1)
+    there = np.where(batch["targets"] < 0, there, batch["targets"])
+    np.put_along_axis(ids, places, there, axis=1)
+    return ids
+
+
+def test_batches_of_texts_ask_for_chosen_places_alone():
+    model = compiled(perturbed(task()), eager=True)
+    features = model.encode_examples(TEXTS)
+    batch = model.batches(features, batch_size=len(TEXTS), shuffle=False)[0]
+    places, targets = batch["masked_positions"], batch.pop("targets")
+    plain = {"token_ids": unmasked({**batch, "targets": targets})}
+    plain["padding_mask"] = plain["token_ids"] != 0
+    inputs, wanted = model.masked(plain, 0)
+    np.testing.assert_array_equal(inputs["token_ids"], batch["token_ids"])
+    assert (targets != -1).sum() == (wanted != -1).sum() > len(TEXTS)
+    assert places.shape[1] < wanted.shape[1] / 2
+    chosen = np.take_along_axis(wanted, places, axis=1)
+    np.testing.assert_array_equal(targets, chosen)
+    logits, every = to_numpy(model(batch)), to_numpy(model(inputs))
+    expected = np.take_along_axis(every, places[..., None], axis=1)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    loss = model.evaluate(batch, targets, verbose=0)
+    np.testing.assert_allclose(
+        loss, model.evaluate(inputs, wanted, verbose=0), rtol=1e-5
+    )
+
+
 def test_every_epoch_has_other_masks_and_validation_the_same(monkeypatch):
     model = compiled(task(), eager=True)
     made, pipeline = [], model.pipeline
@@ -96,11 +127,8 @@ def test_every_epoch_has_other_masks_and_validation_the_same(monkeypatch):
     model.fit(TEXTS[:8], epochs=2, **options)
     training, held_out = made
     one, two = training[0], training[len(training)]
-    whole = [
-        np.where(b["targets"] < 0, b["token_ids"], b["targets"]) for b in (one, two)
-    ]
-    np.testing.assert_array_equal(*whole)  # the same text
-    assert (one["targets"] != two["targets"]).any()
+    np.testing.assert_array_equal(unmasked(one), unmasked(two))  # the same text
+    assert not np.array_equal(one["masked_positions"], two["masked_positions"])
     np.testing.assert_array_equal(held_out[0]["targets"], list(held_out)[0]["targets"])
     texts = TEXTS[:8]
     assert model.evaluate(texts, verbose=0) == model.evaluate(texts, verbose=0)
