@@ -36,8 +36,9 @@ class MaskedLM(EncoderTask):
     killed goes on with the same masks. Special tokens and padding are never chosen.
 
     `fit` and `evaluate` mask texts, and arrays that come without targets, and compute
-    logits at chosen places alone; where targets come too they are taken as they are, and
-    a pipeline has to bring them (`masked`). A text longer than the model reads at once is cut into several rows.
+    logits at chosen places alone; where targets come too they are taken as they are,
+    and a pipeline has to bring them (`masked`). A text longer than the model reads at
+    once is cut into several rows.
 
     Args:
         config: a `ModelConfig` with an encoder, and a `mask_token_id` unless the
@@ -257,7 +258,10 @@ class MaskedLM(EncoderTask):
 
     def batches(self, features, *, seed=0, **options):
         """As of every task, with tokens masked; which, follows from the seed, too."""
-        batches = super().batches(features, seed=seed, **options)
+        return self.mask_batches(super().batches(features, seed=seed, **options), seed)
+
+    def mask_batches(self, batches, seed=0):
+        """`kzoo.data.Batches` of ids as batches for `fit`, each masked by `masked`."""
         return batches.map(functools.partial(self._masked_batch, seed=seed))
 
     def _masked_batch(self, batch, index, seed):
@@ -382,18 +386,38 @@ class MaskedLM(EncoderTask):
         Returns:
             dict of `accuracy` and `perplexity`, floats.
         """
-        metrics = {
-            "accuracy": TokenAccuracy(self.ignore_id),
-            "perplexity": Perplexity(self.ignore_id),
-        }
-        batches = self._batches(x, None, batch_size, None, shuffle=False, seed=seed)
-        for batch in batches:
+        right, nats, count = self.guesses(x, batch_size=batch_size, seed=seed).sum(0)
+        perplexity = float(np.exp(min(nats / count, 700)))
+        return {"accuracy": float(right / count), "perplexity": perplexity}
+
+    def guesses(self, x, *, batch_size=32, seed=0):
+        """What `score` is made of, for each row that the model reads at once.
+
+        Args:
+            x: as in `score`; so for the next two.
+            batch_size: rows of a batch.
+            seed: of the choice.
+
+        Returns:
+            float64 (N, 3): how many of the chosen tokens are the most probable, the sum
+            of -log p of them all, and how many are chosen. In the batches' order.
+        """
+        found = []
+        for batch in self._batches(x, None, batch_size, None, shuffle=False, seed=seed):
             inputs, targets = self._inputs_and_targets(batch)
-            function = self.forward_function(list(inputs))
-            logits = function(*inputs.values())
-            for metric in metrics.values():
-                metric.update_state(targets, logits)
-        return {name: float(metric.result()) for name, metric in metrics.items()}
+            places = inputs.pop("masked_positions")[..., None]
+            logits = self.forward_function(list(inputs))(*inputs.values())
+            logits = np.take_along_axis(logits, places, axis=1).astype("float64")
+            counted = targets != self.ignore_id
+            targets = np.where(counted, targets, 0)
+            own = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+            top = logits.max(axis=-1)
+            nats = top + np.log(np.exp(logits - top[..., None]).sum(axis=-1)) - own
+            right = logits.argmax(axis=-1) == targets
+            rows = [np.where(counted, each, 0) for each in (right, nats, counted)]
+            found.append(np.stack(rows, axis=-1).sum(axis=1, dtype="float64"))
+        found = np.concatenate(found)
+        return found[found[:, 2] > 0]  # without rows that fill a batch
 
 
 def _random(seed, index, shape):

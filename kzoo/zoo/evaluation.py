@@ -24,7 +24,7 @@ import numpy as np
 
 from kzoo.data import padded_batch
 from kzoo.training.scores import metrics_library
-from kzoo.zoo.examples import inputs_and_targets, read_test
+from kzoo.zoo.examples import inputs_and_targets, read_test, stretches
 from kzoo.zoo.exports import measure_exports
 
 _OF_THE_TEXT = ("bits_per_character", "word_perplexity")
@@ -151,7 +151,8 @@ def answers(task, recipe, examples):
 
     Returns:
         A translation, a class, a list of labels, a number or a cosine each; of a
-        language model float64 (N, 2), nats and tokens of each text or window.
+        language model float64 (N, 2), nats and tokens of each text or window; of a
+        masked one what `MaskedLM.guesses` gives.
     """
     options = dict(recipe.evaluation.options)
     x, y = inputs_and_targets(recipe, examples)
@@ -162,6 +163,10 @@ def answers(task, recipe, examples):
     if recipe.task == "causal_lm":
         tokens = [len(row) - 1 for row in task.encode_examples(x)["token_ids"]]
         return np.stack([task.energy(x, **options), tokens], axis=1).astype("float64")
+    if recipe.task == "masked_lm":
+        if recipe.data.format == "running":
+            x = stretches(task, x, recipe.training.length)
+        return task.guesses(x, **options)
     if recipe.task == "text_classifier":
         return task.classify(x, **options)
     if recipe.task == "token_classifier":
@@ -446,6 +451,16 @@ def _running_nats(task, recipe, text, stride=None, batch_size=32):
     return np.stack([nats, counted], axis=1).astype("float64")
 
 
+def _masked(recipe, examples, guesses):
+    """Accuracy and perplexity of the tokens that were chosen and masked."""
+
+    def scores(right, nats, count):
+        perplexity = np.exp(np.minimum(nats / count, 700))
+        return {"accuracy": right / count, "perplexity": perplexity}
+
+    return _of_sums(guesses, scores)
+
+
 def _of_sums(counts, scores):
     """Measures that are functions of sums over examples.
 
@@ -475,6 +490,7 @@ def _row(value, ends, signature=None):
 
 _MEASURES = {
     "causal_lm": _language,
+    "masked_lm": _masked,
     "pair_scorer": _correlation,
     "sentence_embedder": _correlation,
     "seq2seq_lm": _translation,

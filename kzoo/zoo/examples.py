@@ -4,12 +4,15 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
+
 from kzoo.data import (
     DataError,
     load_pairs,
     load_rows,
     load_tagged,
     load_texts,
+    packed_blocks,
     split_examples,
 )
 from kzoo.zoo.recipes import NUMBERS, HoldOut
@@ -126,6 +129,22 @@ def texts_of(recipe, examples):
     targets = recipe.task == "seq2seq_lm"
     sides = [example if targets else example[:-1] for example in examples]
     return [text for side in sides for text in side]
+
+
+def stretches(task, examples, length):
+    """Running text as features: rows of a start token and `length` others, each once.
+
+    Args:
+        task: whose tokenizer and start token it is.
+        examples: of a recipe with `format = "running"`.
+        length: in tokens.
+
+    Returns:
+        dict of `token_ids` int32 (N, 1 + length); an end of fewer is left out.
+    """
+    blocks = packed_blocks(task.tokenizer.encode(examples)[0], length)
+    start = np.full((len(blocks), 1), task.config.start_token_id, "int32")
+    return {"token_ids": np.concatenate([start, blocks], axis=1)}
 
 
 def fingerprint(*parts):

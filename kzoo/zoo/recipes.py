@@ -46,7 +46,7 @@ TokenizerKind = Literal["unigram", "bpe", "sentencepiece-bpe", "wordpiece", "cha
 # What each task learns from, the default first.
 FORMATS = {
     "causal_lm": ("text", "running"),
-    "masked_lm": ("text",),
+    "masked_lm": ("text", "running"),
     "pair_scorer": ("columns",),
     "sentence_embedder": ("columns",),
     "seq2seq_lm": ("parallel", "columns"),

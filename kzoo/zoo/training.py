@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from kzoo import tasks
-from kzoo.data import RandomStretches, packed_blocks
+from kzoo.data import RandomStretches
 from kzoo.files import replacing, write_json
 from kzoo.plots import training_curve
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
@@ -39,6 +39,7 @@ from kzoo.zoo.examples import (
     inputs_and_targets,
     labels_of,
     read_training,
+    stretches,
     texts_of,
 )
 from kzoo.zoo.pretrained import from_preset
@@ -310,6 +311,8 @@ class Run:
                 before=[task.config.start_token_id],
                 seed=recipe.seed,
             )
+            if recipe.task == "masked_lm":
+                batches = task.mask_batches(batches, recipe.seed)
             return batches, len(batches)
         splits = recipe.tokenizer.splits
         if splits > 1:
@@ -346,9 +349,7 @@ class Run:
         if self.recipe.data.format != "running":
             features = self.task.encode_examples(*self._pairs(self._held_out))
             return self._batches(features, shuffle=False)
-        blocks = packed_blocks(self._ids(self._held_out), self.recipe.training.length)
-        start = np.full((len(blocks), 1), self.task.config.start_token_id, "int32")
-        features = {"token_ids": np.concatenate([start, blocks], axis=1)}
+        features = stretches(self.task, self._held_out, self.recipe.training.length)
         return self.task.batches(features, batch_size=self._rows(), shuffle=False)
 
     def _batches(self, features, **options):

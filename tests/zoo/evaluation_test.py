@@ -12,8 +12,9 @@ from sklearn import metrics
 import kzoo
 from kzoo.data import DataError
 from kzoo.training.scores import entity_scores
-from kzoo.zoo import evaluation
+from kzoo.zoo import evaluation, training
 from kzoo.zoo.recipes import Evaluation, Recipe, shipped
+from tests.harness import to_numpy
 
 
 def recipe_of(name, **evaluation):
@@ -206,6 +207,64 @@ def test_running_text_is_scored_in_windows_each_token_once(writer, stride):
     assert len(ids) == len(TEXT) and TEXT.count("\n") == 6 and len(TEXT.split()) == 21
     words = math.exp(loss * len(TEXT) / 27)
     assert scores["word_perplexity"]["value"] == pytest.approx(words, rel=1e-3)
+
+
+MASKED = """
+name = "guesser"
+title = "Guesses letters"
+task = "masked_lm"
+[data]
+format = "running"
+train = "text.txt"
+[data.hold_out]
+by = "end"
+validation = 0.3
+[tokenizer]
+kind = "character"
+vocabulary_size = 60
+[model]
+size = "tiny"
+num_layers = 1
+hidden_dim = 16
+num_heads = 2
+[training]
+epochs = 2
+batch_size = 4
+length = 8
+[training.schedule]
+peak = 0.01
+[evaluation]
+main = ["validation", "accuracy"]
+options = { batch_size = 8 }
+"""
+
+
+def test_a_masked_language_model_of_running_text_is_trained_and_scored(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT * 3)
+    (tmp_path / "recipe.toml").write_text(MASKED)
+    recipe = Recipe.load(tmp_path / "recipe.toml")
+    model = training.train(recipe, tmp_path, tmp_path / "out")
+    scores = evaluation.evaluate(model, recipe, tmp_path)["tests"]["validation"]
+    text = (TEXT * 3)[-int(0.3 * len(TEXT) * 3) :]
+    (ids,) = model.tokenizer.encode([text])
+    rows = len(ids) // 8
+    assert scores["rows"] == rows == 8  # one batch
+    start = model.config.start_token_id
+    batch = np.array([[start, *ids[8 * i : 8 * i + 8]] for i in range(rows)])
+    batch = np.pad(batch, ((0, 0), (0, 3)))  # to a bucket's length
+    inputs, targets = model.masked({"token_ids": batch}, 0)
+    assert (inputs["token_ids"][:, 0] == start).all()
+    logits, chosen = to_numpy(model(inputs)).astype("float64"), targets != -1
+    logits, targets = logits[chosen], targets[chosen]
+    own = logits[np.arange(len(targets)), targets]
+    right = logits.argmax(axis=-1) == targets
+    nats = np.log(np.exp(logits).sum(axis=-1)) - own
+    found = {name: row["value"] for name, row in scores["measures"].items()}
+    assert found["accuracy"] == pytest.approx(np.mean(right))
+    assert found["perplexity"] == pytest.approx(np.exp(np.mean(nats)), rel=1e-5)
+    # Its exported forms are asked for all places, and scored alike.
+    (form,) = evaluation.evaluate_exports(model, recipe, tmp_path, ["ONNX"])["forms"]
+    assert form["score"] == pytest.approx(found, rel=1e-4)
 
 
 def test_a_tokenizer_that_forgets_says_nothing_of_words(tmp_path):
