@@ -100,6 +100,36 @@ def activation(name, default=REQUIRED, field="activation"):
     return Key(name, field, default, ACTIVATIONS)
 
 
+def gated_activation(default):
+    """The rule of `feed_forward_proj`, such as "relu" or "gated-gelu", as T5 has it.
+
+    Where they are there `dense_act_fn` and `is_gated_act` say its two halves.
+    """
+
+    def read(keys):
+        said = keys.get("feed_forward_proj", default)
+        kind, _, name = said.rpartition("-")
+        # That one is the tanh approximation, whatever its name says.
+        name = "gelu_new" if said == "gated-gelu" else name
+        name, gated = keys.get("dense_act_fn", name), keys.get("is_gated_act", kind)
+        if name not in ACTIVATIONS or kind not in ("", "gated"):
+            raise Unsupported(
+                f"feed_forward_proj={said!r} with dense_act_fn={name!r} is not "
+                f"supported. Supported: {list(ACTIVATIONS)}, gated- before it or not."
+            )
+        kind = "gated" if gated else "plain"
+        return {"activation": ACTIVATIONS[name], "feed_forward": kind}
+
+    def write(field_of):
+        own, gated = field_of("activation"), field_of("feed_forward") == "gated"
+        name = next(name for name, value in ACTIVATIONS.items() if value == own)
+        said = {"gelu_new": "gelu"}.get(name, name) if gated else name
+        keys = {"feed_forward_proj": f"gated-{said}" if gated else said}
+        return {**keys, "dense_act_fn": name, "is_gated_act": gated}
+
+    return Rule(("feed_forward_proj", "dense_act_fn", "is_gated_act"), read, write)
+
+
 @dataclasses.dataclass(frozen=True)
 class Only:
     """A key of which kzoo knows some values alone: others are refused by name."""

@@ -23,7 +23,7 @@ MODULES = {
     "mbart": "mbart",
     "mistral": "mistral",
     "modernbert": "modernbert",
-    "mt5": "t5",
+    "mt5": "mt5",
     "opt": "opt",
     "pegasus": "pegasus",
     "phi3": "phi3",

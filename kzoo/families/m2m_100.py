@@ -7,7 +7,8 @@ import dataclasses
 
 from kzoo.checkpoints.hf_config import Rule, activation, special_ids
 from kzoo.checkpoints.table import Head
-from kzoo.families.bart import BART, RULES, scaled
+from kzoo.families.bart import BART
+from kzoo.families.fairseq import RULES, scaled
 
 FIRST_POSITION = Rule(  # numbers up to that of padding stand for padding
     ("pad_token_id",),

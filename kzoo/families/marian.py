@@ -1,7 +1,8 @@
 """Marian (Junczys-Dowmunt et al., 2018, https://arxiv.org/abs/1804.00344), OPUS-MT."""
 
 from kzoo.checkpoints.hf_config import Rule, Unsupported
-from kzoo.families.bart import RULES, named_alike, rules
+from kzoo.families.bart import named_alike
+from kzoo.families.fairseq import RULES, rules
 
 KEYS = (
     "vocab_size",

@@ -1,6 +1,7 @@
 """mBART (Liu et al., 2020, https://arxiv.org/abs/2001.08210)."""
 
-from kzoo.families.bart import named_alike, rules
+from kzoo.families.bart import named_alike
+from kzoo.families.fairseq import rules
 
 MBART = named_alike(
     "mbart",

@@ -1,6 +1,7 @@
 """Pegasus (Zhang et al., 2020, https://arxiv.org/abs/1912.08777)."""
 
-from kzoo.families.bart import named_alike, rules
+from kzoo.families.bart import named_alike
+from kzoo.families.fairseq import rules
 from kzoo.families.marian import SINUSOIDAL, TABLES
 
 PEGASUS = named_alike(

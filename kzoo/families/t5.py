@@ -1,8 +1,6 @@
-"""T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683), v1.1, Flan-T5 and mT5."""
+"""T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683), v1.1 and Flan-T5."""
 
-import dataclasses
-
-from kzoo.checkpoints.hf_config import ACTIVATIONS, Key, Rule, Unsupported, special_ids
+from kzoo.checkpoints.hf_config import Key, Rule, gated_activation, special_ids
 from kzoo.checkpoints.naming import layers
 from kzoo.checkpoints.table import Choice, Family, Head
 
@@ -27,33 +25,6 @@ def _block(stack):
     inner = f"{stack}.block.{{i}}.layer.{place}.{theirs}"
     kinds = {"plain": f"{inner}.wi", "gated": f"{inner}.wi_1"}
     yield f"{stack}/layer_{{i}}/{own}/intermediate", Choice("feed_forward", kinds)
-
-
-def feed_forward(default):
-    """The rule of `feed_forward_proj`, such as "relu" or "gated-gelu"."""
-
-    def read(keys):
-        said = keys.get("feed_forward_proj", default)
-        kind, _, name = said.rpartition("-")
-        # That one is the tanh approximation, whatever its name says.
-        name = "gelu_new" if said == "gated-gelu" else name
-        name, gated = keys.get("dense_act_fn", name), keys.get("is_gated_act", kind)
-        if name not in ACTIVATIONS or kind not in ("", "gated"):
-            raise Unsupported(
-                f"feed_forward_proj={said!r} with dense_act_fn={name!r} is not "
-                f"supported. Supported: {list(ACTIVATIONS)}, gated- before it or not."
-            )
-        kind = "gated" if gated else "plain"
-        return {"activation": ACTIVATIONS[name], "feed_forward": kind}
-
-    def write(field_of):
-        own, gated = field_of("activation"), field_of("feed_forward") == "gated"
-        name = next(name for name, value in ACTIVATIONS.items() if value == own)
-        said = {"gelu_new": "gelu"}.get(name, name) if gated else name
-        keys = {"feed_forward_proj": f"gated-{said}" if gated else said}
-        return {**keys, "dense_act_fn": name, "is_gated_act": gated}
-
-    return Rule(("feed_forward_proj", "dense_act_fn", "is_gated_act"), read, write)
 
 
 DROPOUT = Rule(
@@ -100,7 +71,7 @@ T5 = Family(
         use_bias=False,
         share_embeddings=True,
     ),
-    rules=(*RULES, feed_forward("relu"), HEAD_SCALE),
+    rules=(*RULES, gated_activation("relu"), HEAD_SCALE),
     modules={
         "encoder/token_embedding": (
             "shared",
@@ -125,11 +96,4 @@ T5 = Family(
     tied_by_file=True,
 )
 
-MT5 = dataclasses.replace(
-    T5,
-    model_type="mt5",
-    rules=(*RULES, feed_forward("gated-gelu")),
-    heads={"Seq2SeqLM": Head("MT5ForConditionalGeneration", {"head": "lm_head"})},
-)
-
-FAMILIES = {"t5": T5, "mt5": MT5}
+FAMILIES = {"t5": T5}
