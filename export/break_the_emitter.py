@@ -1,4 +1,4 @@
-"""Breaks the ONNX emitter in ten ways and shows that an export refuses every one.
+"""Breaks the ONNX emitter in eleven ways and shows that an export refuses every one.
 
     python export/break_the_emitter.py
 
@@ -18,6 +18,7 @@ from kzoo.exporters import ExportError
 from kzoo.ops.onnx_graph import OnnxGraph
 
 SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+WINDOW = 5
 emit = OnnxGraph.node
 
 
@@ -52,6 +53,14 @@ def is_position_table(inputs, options):
     return "position_embedding" in getattr(inputs[0], "name", "")
 
 
+def constant(inputs, value):
+    return inputs[0].graph.constant(np.int64(value))
+
+
+def is_window(inputs, options):
+    return inputs[1].name == constant(inputs, WINDOW).name
+
+
 def has_cache(inputs, options):
     return len(inputs) > 5 and inputs[4] is not None
 
@@ -77,17 +86,22 @@ FAULTS = {
         "Gelu", None, attribute("approximate", lambda x: "tanh"), "encoder_decoder"),
     "cached keys and values are swapped": (
         "Attention", has_cache, swapped(4, 5), "decoder"),
+    "a window is a token wider": (
+        "Less", is_window, lambda inputs, options: (
+            [inputs[0], constant(inputs, WINDOW + 1)], options), "windowed"),
 }  # fmt: skip
 
 
 def model(architecture):
     """A small model with perturbed weights: of initial ones, norms are all alike."""
-    if architecture == "decoder":
+    if architecture == "encoder_decoder":
+        kind, own = kzoo.Seq2SeqLM, dict(positions="learned", activation="gelu")
+    else:
         kind, own = kzoo.CausalLM, dict(
             positions="rotary", norm="rms_norm", feed_forward="gated", activation="silu"
         )  # fmt: skip
-    else:
-        kind, own = kzoo.Seq2SeqLM, dict(positions="learned", activation="gelu")
+        if architecture == "windowed":
+            own["attention_window"] = WINDOW
     keras.utils.set_random_seed(0)
     task = kind.from_size("tiny", vocabulary_size=29, **SMALL, **own)
     random = np.random.default_rng(0)
@@ -121,7 +135,7 @@ def attempt(task, operator=None, chosen=None, change=None):
 
 def main():
     """Runs all; the status."""
-    models = {name: model(name) for name in ("decoder", "encoder_decoder")}
+    models = {name: model(name) for name in ("decoder", "encoder_decoder", "windowed")}
     for name, task in models.items():
         message, _ = attempt(task)
         if message:
