@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path, PurePosixPath
 from typing import get_args
@@ -29,6 +30,7 @@ RECORDS = (RECIPE, HISTORY, SCORES, EXPORTS, EXAMPLES, CURVE, ATTENTION)
 MEASURED = (SCORES, EXPORTS, EXAMPLES, ATTENTION)
 CONFIG, _TOKENIZER = "config.json", "tokenizer_config.json"
 # What a manifest says of a preset beside its files.
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 DESCRIBED = ("title", "licence", "research_only", "data", "language")
 
 # A task's short name, and its class.
@@ -304,6 +306,16 @@ def read_manifest(folder):
     said = read_record(folder, MANIFEST)
     if said is None:
         raise FileNotFoundError(f"No {MANIFEST} in {folder}: it holds no preset.")
+    return check_manifest(said, path)
+
+
+def check_manifest(said, path):
+    """What a manifest says, or is to say, where it can be read.
+
+    Raises:
+        ValueError: it lacks something, has more, or values that are none; `path` is
+            named.
+    """
     if not isinstance(said, dict) or set(said) != set(_KEYS):
         raise ValueError(
             f"{path} must hold the keys {sorted(_KEYS)}. Received: "
@@ -315,6 +327,18 @@ def read_manifest(folder):
                 f"{path}: {name} must be {getattr(kind, '__name__', kind)}. Received: "
                 f"{said[name]!r}."
             )
+    if not re.fullmatch(NAME, said["name"]):
+        raise ValueError(
+            f"{path}: a preset's name is of letters, digits, dots, underscores and "
+            f"hyphens. Received: {said['name']!r}."
+        )
+    if not all(isinstance(code, str) for code in said["language"]):
+        raise ValueError(
+            f"{path}: language must be codes such as 'en'. "
+            f"Received: {said['language']!r}."
+        )
+    if len(said["title"].splitlines()) != 1:
+        raise ValueError(f"{path}: title must be a line. Received: {said['title']!r}.")
     for name, file in said["files"].items():
         parts = PurePosixPath(name)
         if parts.is_absolute() or ".." in parts.parts or "\\" in name:

@@ -24,10 +24,12 @@ from kzoo.zoo.registry import (
     EXPORTS,
     MANIFEST,
     MEASURED,
+    NAME,
     RECIPE,
     RECORDS,
     SCORES,
     TASKS,
+    check_manifest,
     described_by,
     located,
     read_manifest,
@@ -72,17 +74,19 @@ def save_preset(
         licence: of the data that the weights were trained on.
         research_only: whether that data is for research alone.
         data: its name.
-        language: codes of its languages, such as `["en", "de"]`.
+        language: code of its language, or of several, such as `["en", "de"]`.
 
     Returns:
         The `Preset`.
 
     Raises:
         FileExistsError: something stands at `folder` that may not be replaced.
-        ValueError: a name that is none, or a weight that `dtype` cannot hold. Nothing
-            is written.
+        TypeError: `model` is none of these.
+        ValueError: a name or a description that is none, or a weight that `dtype`
+            cannot hold. Nothing is written.
     """
     from kzoo.tasks import load_task
+    from kzoo.tasks.task import Task
     from kzoo.zoo.illustrations import illustrate
     from kzoo.zoo.pretrained import from_preset
 
@@ -91,6 +95,11 @@ def save_preset(
     if isinstance(model, str | Path):
         records = model if records is None else records
         model = from_preset(model)
+    if not isinstance(model, Task):
+        raise TypeError(
+            "save_preset takes a kzoo task, or a folder or name of one. Received: "
+            f"{type(model).__name__}."
+        )
     described = {}
     if records is not None:
         patterns = (*hub.PATTERNS, *RECORDS)
@@ -98,7 +107,8 @@ def save_preset(
         if (records / MANIFEST).is_file():
             said = read_manifest(records)
             described = {k: said[k] for k in said["by_hand"] if k in DESCRIBED}
-    values = (title, licence, research_only, data, language and list(language))
+    codes = [language] if isinstance(language, str) else language
+    values = (title, licence, research_only, data, codes and list(codes))
     given = dict(zip(DESCRIBED, values), name=name)
     described |= {key: value for key, value in given.items() if value is not None}
     with beside(folder) as partial:
@@ -114,7 +124,7 @@ def save_preset(
 
 def _check_place(folder, overwrite):
     """Refuses to replace what is no preset alone."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", folder.name):
+    if not re.fullmatch(NAME, folder.name):
         raise ValueError(
             "A preset's name is of letters, digits, dots, underscores and hyphens. "
             f"Received: {folder.name!r}."
@@ -127,8 +137,9 @@ def _check_place(folder, overwrite):
             + (", or overwrite=True." if folder.is_dir() else ".")
         )
     known = {CARD, MANIFEST, *RECORDS}
-    if (folder / MANIFEST).is_file():
-        known |= set(read_manifest(folder)["files"])
+    said = read_record(folder, MANIFEST)  # a damaged one, too, can be replaced
+    if isinstance(said, dict) and isinstance(said.get("files"), dict):
+        known |= set(said["files"])
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.relative_to(folder).as_posix() not in known:
             raise FileExistsError(
@@ -222,6 +233,7 @@ def update_preset(folder, records=None, **described):
             for path in listed
         },
     }
+    check_manifest({**manifest, "card": ""}, folder / MANIFEST)
     preset = described_by(manifest, folder)
     text, path = card(folder, preset), folder / CARD
     manifest["card"] = hashlib.sha256(text.encode()).hexdigest()

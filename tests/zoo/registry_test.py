@@ -441,6 +441,44 @@ def test_a_failure_leaves_what_stood_there(preset, tmp_path, monkeypatch):
     assert set(tmp_path.iterdir()) == beside
 
 
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        ({"research_only": 1}, "research_only must be bool. Received: 1"),
+        ({"title": 5}, "title must be str"),
+        ({"title": "One\nTwo"}, "title must be a line"),
+        ({"name": 'a"b\nc'}, "a preset's name is of letters"),
+        ({"name": ""}, "a preset's name is of letters"),
+        ({"language": [1]}, "language must be codes"),
+    ],
+)
+def test_a_description_that_is_none_changes_nothing(preset, said, message):
+    before = {path.name: path.read_bytes() for path in preset.iterdir()}
+    with pytest.raises(ValueError, match=message):
+        kzoo.save_preset(preset, preset, overwrite=True, **said)
+    with pytest.raises(ValueError, match=message):
+        saving.update_preset(preset, **said)
+    assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
+
+
+def test_a_language_may_be_one_code(preset, tmp_path):
+    assert kzoo.save_preset(preset, tmp_path / "en", language="en").language == ("en",)
+
+
+def test_a_preset_whose_manifest_was_damaged_can_be_replaced(preset, task):
+    manifest = json.loads((preset / "preset.json").read_text())
+    (preset / "preset.json").write_text(json.dumps({**manifest, "research_only": 1}))
+    with pytest.raises(ValueError, match="research_only must be bool"):
+        kzoo.from_preset(preset)
+    kzoo.save_preset(task, preset, overwrite=True)
+    registry.check_preset(preset)
+
+
+def test_only_tasks_are_presets(tmp_path):
+    with pytest.raises(TypeError, match="takes a kzoo task.*Received: Sequential"):
+        kzoo.save_preset(keras.Sequential(), tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", [".hidden", "two words"])
 def test_a_name_that_no_hub_takes_is_refused(task, tmp_path, name):
     with pytest.raises(ValueError, match="A preset's name is of letters"):
