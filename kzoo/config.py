@@ -26,6 +26,8 @@ class _Config:
     """Dictionary round trip and type checks shared by both configs."""
 
     def __post_init__(self):
+        missing = [f.name for f in dataclasses.fields(self) if self._is_none(f)]
+        object.__setattr__(self, "_left_out", missing)  # some follow from others
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             _check_type(
@@ -57,8 +59,14 @@ class _Config:
         return cls(**values)
 
     def replace(self, **changes):
-        """A copy with some fields changed, validated again."""
-        return dataclasses.replace(self, **changes)
+        """A copy with some fields changed, validated again.
+
+        What was left out, and followed from other fields, follows from the new ones.
+        """
+        return dataclasses.replace(self, **dict.fromkeys(self._left_out) | changes)
+
+    def _is_none(self, field):
+        return getattr(self, field.name) is None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kzoo.config import SIZES, ModelConfig, StackConfig, load_config
+from kzoo.config import SIZES, ModelConfig, RopeScaling, StackConfig, load_config
 from tests.strategies import model_configs, model_fields, stack_configs, stack_fields
 
 
@@ -360,3 +361,20 @@ def test_a_file_that_is_no_config_is_named(tmp_path, content, reason):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.json"):
         load_config(tmp_path / "nowhere.json")
+
+
+def test_what_follows_from_other_fields_follows_from_the_new_ones():
+    config = stack(hidden_dim=64, num_heads=8)
+    assert config.replace(head_dim=16).attention_scale == 16**-0.5
+    more = config.replace(num_heads=16)
+    assert (more.num_key_value_heads, more.head_dim) == (16, 4)
+    assert more.replace(num_heads=4).num_key_value_heads == 4
+    assert config.replace(hidden_dim=128) == stack(hidden_dim=128, num_heads=8)
+    assert not config.replace(norm_position="post").final_norm
+    given = stack(hidden_dim=64, num_heads=8, head_dim=8, num_key_value_heads=2)
+    kept = given.replace(num_heads=4)
+    assert (kept.head_dim, kept.num_key_value_heads) == (8, 2)
+    yarn = RopeScaling(kind="yarn", factor=4.0, original_length=64)
+    assert yarn.replace(factor=32.0).attention_factor == pytest.approx(
+        0.1 * math.log(32) + 1
+    )

@@ -220,7 +220,8 @@ class Attention(Layer):
             bias: float, broadcastable to (B, N, T, S), added to the scores.
             rotation: cosine and sine, float (T, R/2) each, for rotary positions in the
                 first R dimensions of a head.
-            causal: the mask is exactly the causal one.
+            causal: the mask is exactly the causal one, and need not be given without a
+                cache: query t attends to the keys 0 to t.
             cache: keys and values before `query`, float (B, K, P, H) each; the result
                 then has the cache with those of `query` behind them.
             index: int scalar, how much of the cache is filled.
@@ -232,7 +233,23 @@ class Attention(Layer):
         Returns:
             float (B, T, D); with a cache (that, cache); with `return_weights` a last
             item float (B, N, T, S).
+
+        Raises:
+            ValueError: a mask or a bias has three axes, which could be rows or heads;
+                or there is a cache, and `causal` without a mask.
         """
+        for name, given in (("attention_mask", attention_mask), ("bias", bias)):
+            if given is not None and len(given.shape) == 3:
+                raise ValueError(
+                    f"{self.name}: {name} must have the axes (batch, heads, "
+                    "queries, keys), some of length 1; one of (batch, queries, keys) "
+                    f"is given as {name}[:, None]. Received: shape {tuple(given.shape)}."
+                )
+        if causal and attention_mask is None and cache is not None:
+            raise ValueError(
+                f"{self.name}: causal says what the mask is, and with a cache it has "
+                "to be given. Received: attention_mask=None."
+            )
         shape = None
         if projected is not None:
             key, value = projected
@@ -254,6 +271,12 @@ class Attention(Layer):
 
             def dropout(weights):
                 return self.weights_dropout(weights, training=training)
+
+        if causal and attention_mask is None:
+            keys = ops.arange(ops.dim(key, 1 if len(key.shape) == 3 else 2))
+            queries = ops.arange(ops.dim(query, 1))
+            mask = ops.expand_dims(keys, 0) <= ops.expand_dims(queries, 1)
+            attention_mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
 
         output, cache, weights = ops.attention(
             query,

@@ -201,7 +201,8 @@ class Dropout(Emits, keras.layers.Dropout):
         """float (...) to float (...)."""
         if ops.is_onnx(inputs):
             return inputs
-        if training and 0 < self.rate <= 255 / 256 and _on_tensorflow(self, inputs):
+        plain = self.noise_shape is None and 0 < self.rate <= 255 / 256
+        if training and plain and _on_tensorflow(self, inputs):
             return tensorflow.dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)
 

@@ -82,16 +82,16 @@ class Block(Layer):
         cross = ["cross_attention"] if self.config.cross_attention else []
         return ["self_attention", *cross, "feed_forward"]
 
-    def build(self, input_shape, memory_shape=None):
+    def build(self, x_shape, memory_shape=None):
         """Builds the sublayers inside this block's name scope."""
         for name in self._sublayers:
-            shapes = [input_shape]
+            shapes = [x_shape]
             if name == "cross_attention":
-                shapes.append(memory_shape or input_shape)
+                shapes.append(memory_shape or x_shape)
             getattr(self, name).build(*shapes)
             for norm in (f"{name}_norm", f"{name}_output_norm"):
                 if hasattr(self, norm):
-                    getattr(self, norm).build(input_shape)
+                    getattr(self, norm).build(x_shape)
         self.built = True
 
     def _sublayer(self, name, x, training, **kwargs):

@@ -69,6 +69,25 @@ class LanguageModelHead(Layer):
             logits = ops.soft_capped(logits, self.soft_cap)
         return logits
 
+    def get_config(self):
+        """The arguments of `__init__`; a tied table is named where it is shared."""
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "tied_to": keras.saving.serialize_keras_object(self.tied_to),
+            "use_bias": self.use_bias,
+            "scale": self.scale,
+            "soft_cap": self.soft_cap,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the head from `get_config`'s result."""
+        tied_to = keras.saving.deserialize_keras_object(config.get("tied_to"))
+        return cls(**{**config, "tied_to": tied_to})
+
     def log_probabilities(self, x):
         """float (..., D) to log softmax of the logits, float (..., V).
 

@@ -130,8 +130,9 @@ class Stack(Model):
 
         Args:
             token_ids: int (B, T).
-            padding_mask: bool (B, S), `True` at real tokens; with a cache S counts the
-                cached tokens, too. `None` means that all are real.
+            padding_mask: bool (B, S), `True` at real tokens, or 1 as other libraries
+                have it; with a cache S counts the cached tokens, too. `None` means that
+                all are real.
             segment_ids: int (B, T), each less than `num_segments`; `None` means 0.
             memory: float (B, S', D'), what cross-attention reads.
             memory_padding_mask: bool (B, S'), `True` at real positions.
@@ -158,6 +159,9 @@ class Stack(Model):
                 or segments are given where there are none.
         """
         config = self.config
+        padding_mask, memory_padding_mask = map(
+            _as_bool, (padding_mask, memory_padding_mask)
+        )
         if config.cross_attention == (memory is None and projected is None):
             raise ValueError(
                 f"{self.name} has {'' if config.cross_attention else 'no '}"
@@ -352,6 +356,13 @@ class Stack(Model):
         """Builds the model from `get_config`'s result."""
         config = dict(config)
         return cls(StackConfig.from_dict(config.pop("config")), **config)
+
+
+def _as_bool(mask):
+    """A mask of any dtype as bool; `None` stays."""
+    if mask is None or "bool" in str(mask.dtype):
+        return mask
+    return ops.not_equal(mask, 0)
 
 
 def _key_mask(padding_mask):

@@ -88,14 +88,28 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         """What each decoder position should predict: the token after it, then padding.
 
         Args:
-            x: dict of inputs with int (B, T) under the decoder's name.
+            x: dict of inputs with int (B, T) under the decoder's name; of prompts with
+                bool (B, T), too, where the mask says what is padding.
 
         Returns:
-            int (B, T).
+            int (B, T). Padding predicts nothing and is not predicted.
         """
-        ids = x[self.decoder_input]
-        last = ops.full((ops.dim(ids, 0), 1), self.config.pad_token_id, ids.dtype)
-        return ops.concatenate([ids[:, 1:], last], axis=1)
+        ids, pad = x[self.decoder_input], self.config.pad_token_id
+        last = ops.full((ops.dim(ids, 0), 1), pad, ids.dtype)
+        after = ops.concatenate([ids[:, 1:], last], axis=1)
+        if self.decoder_input != self.prompt_input:  # padded on the right, by ids
+            return after
+        mask = x.get(self.prompt_mask)
+        real = ops.not_equal(ids, pad) if mask is None else mask
+        real = ops.cast(real, "int32")
+        none = ops.full((ops.dim(ids, 0), 1), 0, "int32")
+        both = real * ops.concatenate([real[:, 1:], none], axis=1)
+        return ops.where(ops.not_equal(both, 0), after, ops.cast(pad, ids.dtype))
+
+    def _targets_beside(self, x, y, weights):
+        if y is None and weights is not None and isinstance(x, dict):
+            return keras.ops.convert_to_numpy(self.targets(x))
+        return y
 
     def energy(self, x, y=None, *, batch_size=32):
         """-log p of each target sequence given what it follows from, in nats.

@@ -305,6 +305,7 @@ class Task(FineTunes, Model):
                 f"was given: {loss!r}. Give MaskedCrossEntropy(label_smoothing=...), "
                 "or leave out one of the two."
             )
+        chosen = False
         if (
             keras.backend.backend() == "tensorflow"
             and kwargs.get("jit_compile", "auto") == "auto"
@@ -314,6 +315,7 @@ class Task(FineTunes, Model):
             import tensorflow as tf
 
             kwargs["jit_compile"] = bool(tf.config.list_physical_devices("GPU"))
+            chosen = True
         if optimizer == "auto":
             optimizer = self.default_optimizer()
         if loss == "auto":
@@ -326,6 +328,8 @@ class Task(FineTunes, Model):
                 kwargs["weighted_metrics"]
             )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        if chosen:  # where the file is loaded may have another backend
+            self._compile_config.config["jit_compile"] = "auto"
         all_metrics = keras.tree.flatten([metrics, kwargs.get("weighted_metrics")])
         self.leaves_out_filling = isinstance(loss, MaskedLoss) and all(
             metric is None or isinstance(metric, TokenMean) for metric in all_metrics
@@ -373,6 +377,17 @@ class Task(FineTunes, Model):
         if isinstance(self._loss_tracker, WeightedLoss):
             self._loss_tracker.add_batch(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def quantize(self, *_, **__):
+        """Keras's; refused.
+
+        Raises:
+            ValueError: always; files of small weights are exported.
+        """
+        raise ValueError(
+            f"{self.name}: kzoo's layers are not quantised in Keras. Export it with "
+            'export(path, format="onnx", quantize="int8"), or "int4".'
+        )
 
     def compile_from_config(self, config):
         """Keras's hook: compiles as the model in a `.keras` file was."""

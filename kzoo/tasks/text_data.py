@@ -103,6 +103,8 @@ class LearnsText(Task):
             kwargs["steps_per_epoch"] = steps
         else:
             self._check_steps(kwargs.get("steps_per_epoch"))
+            self._check_class_weight(class_weight)
+            y = self._targets_beside(x, y, sample_weight)
             x = self._tokenized(x)
             ordered = isinstance(x, types.GeneratorType)
             shuffle = shuffle and not (ordered or _is_tf_data(x) or _is_grain(x))
@@ -131,12 +133,17 @@ class LearnsText(Task):
                     shuffle=False,
                 )
                 validation_data = self.pipeline(held_out, epochs=1)
+            elif len(parts) == 3:
+                targets = self._targets_beside(*parts)
+                validation_data = parts[0], targets, weights
             elif not _is_pair(validation_data):
                 validation_data = self._tokenized(validation_data)
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             # Else Keras makes its variables in the first step and traces that twice.
-            optimizer.build(self.trainable_variables)
+            strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's
+            with strategy.scope() if strategy else contextlib.nullcontext():
+                optimizer.build(self.trainable_variables)
         # Where a callback resumes: that of an earlier `fit`, if it never got that far.
         self._initial_epoch = None
         with end_of_data:
@@ -162,6 +169,7 @@ class LearnsText(Task):
             )
             x, y, batch_size = self.pipeline(batches, epochs=1), None, None
         else:
+            y = self._targets_beside(x, y, sample_weight)
             x = self._tokenized(x)
             kwargs["sample_weight"] = sample_weight
         with _end_of_data(kwargs):
@@ -206,6 +214,18 @@ class LearnsText(Task):
                 f"trains {steps + -steps % size} instead. Received: steps_per_execution"
                 f"={size} for {steps} steps. Compile with a divisor of {steps}, or fit "
                 f"with steps_per_epoch={steps // size * size or size}."
+            )
+
+    def _targets_beside(self, x, y, weights):
+        """`y`, or what follows from arrays: Keras would drop weights without any."""
+        return y
+
+    def _check_class_weight(self, class_weight):
+        """Raises `ValueError` where Keras would weigh a sequence by some of it."""
+        if class_weight is not None and not self.target_per_example:
+            raise ValueError(
+                "class_weight is of tasks with one class an example. Received: "
+                f"class_weight={class_weight} for {type(self).__name__}."
             )
 
     def _is_raw(self, x, y=None):

@@ -1,5 +1,7 @@
 """The loss that `fit` and `evaluate` report."""
 
+import threading
+
 import keras
 from keras import ops
 
@@ -19,11 +21,11 @@ class WeightedLoss(keras.metrics.Mean):
     def __init__(self, weights, name="loss"):
         super().__init__(name=name, dtype="float32")
         self._weights_of = weights
-        self._batch_loss = None
+        self._batch_losses = {}  # of each thread: TensorFlow has one a replica
 
     def update_state(self, values, sample_weight=None):
         """Keeps the batch's mean loss, a scalar; Keras's weight is dropped."""
-        self._batch_loss = values
+        self._batch_losses[threading.get_ident()] = values
 
     def add_batch(self, y_true, sample_weight=None):
         """Adds the kept loss.
@@ -32,8 +34,9 @@ class WeightedLoss(keras.metrics.Mean):
             y_true: the targets.
             sample_weight: as the loss takes it.
         """
-        if self._batch_loss is None:  # Keras tries `compute_metrics` before any step
+        # Taken out: a tensor of one step, which a trace may be.
+        loss = self._batch_losses.pop(threading.get_ident(), None)
+        if loss is None:  # Keras tries `compute_metrics` before any step
             return
         weights = self._weights_of(y_true, sample_weight)
-        super().update_state(self._batch_loss, ops.sum(weights))
-        self._batch_loss = None  # a tensor of one step, which a trace may be
+        super().update_state(loss, ops.sum(weights))

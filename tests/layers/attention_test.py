@@ -393,3 +393,31 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
     layer(X, attention_mask=SELF_MASK)
     layer(X, attention_mask=mask, bias=BIAS, causal=True)
     assert len(calls) == 1
+
+
+def test_causal_attention_needs_no_mask(tmp_path):
+    layer = Attention(D, 4)
+    layer.build((None, None, D))
+    perturb(layer.weights)
+    mask = np.tri(T, dtype=bool)[None, None]
+    expected = to_numpy(layer(X, attention_mask=mask))
+    assert difference(to_numpy(layer(X, causal=True)), expected) <= 1e-6
+    changed = X.copy()
+    changed[:, -1] += 3
+    later = to_numpy(layer(changed, causal=True))
+    np.testing.assert_array_equal(
+        later[:, :-1], to_numpy(layer(X, causal=True))[:, :-1]
+    )
+    model = Wrapper(layer, options={"causal": True})
+    for opset in (DEFAULT_OPSET, PORTABLE_OPSET):
+        run = onnx_form(model, {"query": X}, opset, tmp_path / "causal.onnx")
+        assert difference(run({"query": X})[0], expected) <= 1e-5
+    keys = keras.ops.zeros((B, 4, 3, D // 4))
+    with pytest.raises(ValueError, match="with a cache it has to be given"):
+        layer(X, causal=True, cache=(keys, keys), index=0)
+
+
+def test_a_mask_without_an_axis_of_heads_is_refused():
+    layer = Attention(D, B)  # as many heads as rows: it would broadcast
+    with pytest.raises(ValueError, match=r"attention_mask\[:, None\].*\(2, 5, 5\)"):
+        layer(X, attention_mask=SELF_MASK[:, 0])

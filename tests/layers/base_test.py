@@ -81,3 +81,10 @@ def test_a_dense_layer_multiplies_integers():
     dense = Dense(2, kernel_initializer=keras.initializers.Constant(0.5))
     got = to_numpy(dense(np.array([[1, 2, 3]])))
     np.testing.assert_array_equal(got, [[3.0, 3.0]])
+
+
+def test_dropout_has_the_noise_of_its_shape():
+    layer = Dropout(0.5, noise_shape=(None, 1, None), seed=1)
+    y = to_numpy(layer(np.ones((4, T, 64), "float32"), training=True))
+    np.testing.assert_array_equal(y, np.repeat(y[:, :1], T, axis=1))
+    assert 0.3 < (y == 0).mean() < 0.7

@@ -190,3 +190,11 @@ def test_a_stack_is_exported_with_weights_and_memory(tmp_path):
         dict(token_ids=IDS[:B], memory=MEMORY, memory_padding_mask=padding([0, 3], S)),
         tmp_path,
     )
+
+
+def test_a_block_stands_in_a_functional_model():
+    config = StackConfig(vocabulary_size=9, hidden_dim=D, num_heads=2)
+    inputs = keras.Input((None, D))
+    states, *_ = Block(config)(inputs)
+    model = keras.Model(inputs, states)
+    assert model(X).shape == X.shape and len(model.weights) == 16

@@ -1,5 +1,6 @@
 """The heads: of language models, own kernel or tied; and of predictions."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -136,3 +137,16 @@ def test_a_masked_head_has_the_activation_and_biases_that_are_given(
 def test_an_unknown_activation_of_a_masked_head_is_named():
     with pytest.raises(ValueError, match="None or one of.*'tanh'.*'relu6'"):
         MaskedLanguageModelHead(STACK, activation="relu6")
+
+
+def test_a_tied_head_is_saved_in_a_functional_model(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    table = Embedding(V, D)
+    head = LanguageModelHead(V, D, tied_to=table, use_bias=True, soft_cap=5.0)
+    model = keras.Model(ids, head(table(ids)))
+    perturb(model.weights)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    assert len(loaded.weights) == 2  # the table, once, and the bias

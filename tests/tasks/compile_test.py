@@ -1,5 +1,9 @@
 """Metrics leave padding out; an epoch has the steps that it should have."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ import kzoo
 from kzoo.training import TokenAccuracy
 from tests.words import TOKENIZER, WORDS, causal, compiled, seq2seq
 
+ROOT = Path(__file__).parents[2]
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
 LENGTHS = ["a", "abcdabcd", "ab", "d"]
 
@@ -75,3 +80,59 @@ def test_steps_per_execution_must_divide_an_epoch():
     assert int(model.optimizer.iterations) == before
     model.fit(WORDS[:32], batch_size=4, verbose=0)
     assert int(model.optimizer.iterations) == before + 8
+
+
+def test_padding_of_a_language_model_counts_nowhere():
+    model = causal()
+    model.compile()
+    generator = np.random.default_rng(0)
+    ids = generator.integers(4, TOKENIZER.vocabulary_size, (6, 8))
+    ids[2:, 4:] = 0
+    real = ids != 0
+    forms = [{"token_ids": ids}]
+    # Padded with the end token, as other libraries do, and on the left.
+    for filled in (np.where(real, ids, 2), np.where(real, ids, 5)):
+        forms += [{"token_ids": filled, "padding_mask": m} for m in (real, real + 0)]
+    forms.append({"token_ids": np.array([np.roll(r, (r == 0).sum()) for r in ids])})
+    losses = [model.evaluate(form, verbose=0) for form in forms]
+    np.testing.assert_allclose(losses, [losses[0]] * len(forms), rtol=1e-5)
+    energies = [model.energy(form) for form in forms]
+    np.testing.assert_allclose(energies, [energies[0]] * len(forms), rtol=1e-5)
+
+
+def test_a_saved_compile_chooses_again_where_it_is_loaded():
+    model = causal()
+    model.compile()
+    assert model.get_compile_config()["jit_compile"] == "auto"
+    model.compile(jit_compile=False)
+    assert model.get_compile_config()["jit_compile"] is False
+
+
+def test_keras_does_not_quantise():
+    with pytest.raises(ValueError, match='quantize="int8"'):
+        causal().quantize("int8")
+
+
+@pytest.mark.tensorflow
+def test_replicas_report_the_loss_of_all(tmp_path):
+    script = """
+import tensorflow as tf
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(
+    cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras, kzoo, numpy as np
+ids = np.random.default_rng(0).integers(3, 30, (8, 8)); ids[4:, 3:] = 0
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = kzoo.CausalLM.from_size(
+        "tiny", vocabulary_size=30, num_layers=1, hidden_dim=8, dropout=0.0)
+    model.compile(kzoo.training.Adam(1e-9), metrics=None)
+x = {"token_ids": ids}
+(loss,) = model.fit(x, batch_size=8, shuffle=False, verbose=0).history["loss"]
+expected = model.evaluate(x, batch_size=8, verbose=0)
+assert abs(loss - expected) < 1e-4, (loss, expected)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -179,3 +179,30 @@ def test_empty_texts_alone_teach_nothing_to_guess():
     model.compile()
     with pytest.raises(ValueError, match="a text that is not empty. Received: 2"):
         model.fit(["", ""])
+
+
+def test_classes_do_not_weigh_parts_of_a_sequence_of_arrays():
+    model = kzoo.TokenClassifier.from_size(
+        "tiny", TOKENIZER, labels=["X", "Y"], **SMALL
+    )
+    model.compile(run_eagerly=True)
+    ids = np.full((2, 3), 5)
+    with pytest.raises(ValueError, match="class_weight is of tasks with one class"):
+        model.fit({"token_ids": ids}, ids % 2, class_weight={0: 1.0, 1: 2.0}, verbose=0)
+
+
+def test_weights_of_arrays_without_targets_count():
+    model = kzoo.CausalLM.from_size("tiny", vocabulary_size=30, **SMALL)
+    model.compile(run_eagerly=True)
+    ids = np.random.default_rng(0).integers(3, 30, (6, 8))
+    weights, own = np.eye(6)[2], {"token_ids": ids[2:3]}
+    expected = model.evaluate(own, verbose=0)[0]
+    rows = {"token_ids": ids}
+    found = model.evaluate(rows, sample_weight=weights, verbose=0)[0]
+    assert found == pytest.approx(expected, rel=1e-5)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    history = model.fit(
+        rows, sample_weight=weights, validation_data=(rows, None, weights), verbose=0
+    ).history
+    assert history["loss"] == history["val_loss"]
+    assert history["loss"] == pytest.approx([expected], rel=1e-5)
