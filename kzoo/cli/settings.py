@@ -130,11 +130,10 @@ def _data(options):
         raise Failure(
             f"Expected {takes}. Received: {len(sources)}: {', '.join(sources)}."
         )
-    if not translation and columns is not None and len(columns) != 1:
-        raise Failure(
-            "--columns: a language model reads one column. "
-            f"Received: {options['columns']}."
-        )
+    wanted = 1 + translation
+    if columns is not None and len(columns) != wanted:
+        takes = "those of source and target" if translation else "one, of texts"
+        raise Failure(f"--columns: expected {takes}. Received: {options['columns']}.")
     kind = "parallel" if len(sources) == 2 else "columns"
     if not translation:
         kind = "running" if options["running"] else "text"

@@ -243,7 +243,8 @@ class Attention(Layer):
                 raise ValueError(
                     f"{self.name}: {name} must have the axes (batch, heads, "
                     "queries, keys), some of length 1; one of (batch, queries, keys) "
-                    f"is given as {name}[:, None]. Received: shape {tuple(given.shape)}."
+                    f"is given as {name}[:, None]. Received: shape "
+                    f"{tuple(given.shape)}."
                 )
         if causal and attention_mask is None and cache is not None:
             raise ValueError(

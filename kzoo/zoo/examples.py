@@ -169,6 +169,12 @@ def _part(recipe, folder, part):
         most = out.at_most / len(whole)
         shares = {name: min(share, most) for name, share in shares.items()}
     if out.by == "hash":
+        sides = 1 if isinstance(whole[0], str) else len(whole[0])
+        if out.side >= sides:
+            raise DataError(
+                f"[data.hold_out] side: expected a number below {sides}, how many "
+                f"columns an example has. Received: {out.side}."
+            )
         parts = split_examples(whole, **shares, seed=out.seed, side=out.side)
     else:
         begins = int(len(whole) * (1 - shares["test"]))

@@ -29,6 +29,7 @@ contradict one another are refused with the file and the key. `kzoo.zoo.training
 """
 
 import dataclasses
+import math
 import tomllib
 import types
 from pathlib import Path
@@ -54,6 +55,17 @@ FORMATS = {
     "text_regressor": ("columns",),
     "token_classifier": ("tagged",),
 }
+# How many columns of a file each reads: texts, and the target behind them.
+_COLUMNS = {
+    "causal_lm": (1,),
+    "masked_lm": (1,),
+    "pair_scorer": (3,),
+    "sentence_embedder": (3,),
+    "seq2seq_lm": (2,),
+    "text_classifier": (2, 3),
+    "text_regressor": (2, 3),
+    "token_classifier": (2,),
+}
 _ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
 # Tasks whose targets are numbers.
 NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
@@ -68,6 +80,22 @@ class RecipeError(ValueError):
 
 def _refuse(key, expected, received):
     raise RecipeError(f"{key}: expected {expected}. Received: {received}.")
+
+
+def _check(table, key, names, expected, fits):
+    """Refuses numbers of a table; NaN fits nowhere, and `None` is left out."""
+    for name in names.split():
+        value = getattr(table, name)
+        if value is not None and not fits(value):
+            _refuse(f"{key} {name}", expected, value)
+
+
+def _at_least_one(value):
+    return value >= 1
+
+
+def _positive(value):
+    return 0 < value < math.inf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +140,8 @@ class HoldOut:
                 "shares that sum to less than 1",
                 f"{self.validation} and {self.test}",
             )
+        _check(self, "[data.hold_out]", "at_most", "1 or more", _at_least_one)
+        _check(self, "[data.hold_out]", "side", "0 or more", lambda x: x >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +185,7 @@ class Data:
     research_only: bool = False
 
     def __post_init__(self):
+        _check(self, "[data]", "last_words", "1 or more", _at_least_one)
         held_out = self.hold_out or HoldOut()
         if held_out.validation and self.validation:
             _refuse("[data] validation, hold_out.validation", "one of the two", "both")
@@ -287,6 +318,15 @@ class Optimizer:
     global_clipnorm: float | None = None
     layer_decay: float | None = None
 
+    def __post_init__(self):
+        for names, expected, fits in (
+            ("beta_1 beta_2", "a rate in [0, 1)", lambda x: 0 <= x < 1),
+            ("epsilon global_clipnorm", "a positive number", _positive),
+            ("weight_decay", "0 or more", lambda x: 0 <= x < math.inf),
+            ("layer_decay", "a factor in (0, 1]", lambda x: 0 < x <= 1),
+        ):
+            _check(self, "[training.optimizer]", names, expected, fits)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -308,8 +348,12 @@ class Schedule:
     final: float = 0.0
 
     def __post_init__(self):
-        if not self.peak > 0:
-            _refuse("[training.schedule] peak", "a positive rate", self.peak)
+        for names, expected, fits in (
+            ("peak", "a positive rate", _positive),
+            ("warmup_steps warmup_epochs", "0 or more", lambda x: x >= 0),
+            ("final", "a share in [0, 1]", lambda x: 0 <= x <= 1),
+        ):
+            _check(self, "[training.schedule]", names, expected, fits)
         both = [self.warmup_steps, self.warmup_epochs]
         if None not in both:
             _refuse("[training.schedule] warmup_steps, warmup_epochs", "one", both)
@@ -374,20 +418,18 @@ class Training:
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size", "tokens_per_batch", "steps", "average"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                _refuse(f"[training] {name}", "1 or more", value)
+        counts = "epochs batch_size tokens_per_batch length steps average"
+        _check(self, "[training]", counts, "1 or more", _at_least_one)
         sizes = [self.batch_size, self.tokens_per_batch]
         if sizes.count(None) != 1:
             _refuse("[training] batch_size, tokens_per_batch", "one of the two", sizes)
         if self.average > 1 and self.best:
             _refuse("[training] average, best", "one of the two", "both")
-        for name in ("label_smoothing", "word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                _refuse(f"[training] {name}", "a rate in [0, 1)", getattr(self, name))
-        if self.consistency < 0:
-            _refuse("[training] consistency", "0 or more", self.consistency)
+        for names, expected, fits in (
+            ("label_smoothing word_dropout", "a rate in [0, 1)", lambda x: 0 <= x < 1),
+            ("consistency", "0 or more", lambda x: 0 <= x < math.inf),
+        ):
+            _check(self, "[training]", names, expected, fits)
         if self.score_range is not None and len(self.score_range) != 2:
             _refuse("[training] score_range", "two numbers", list(self.score_range))
 
@@ -508,6 +550,14 @@ class Recipe:
                 f"{' or '.join(FORMATS[self.task])} for task {self.task!r}",
                 repr(self.data.format),
             )
+        columns, numbers = self.data.columns, _COLUMNS[self.task]
+        if columns and len(columns) not in numbers:
+            _refuse(
+                "[data] columns",
+                f"{' or '.join(map(str, numbers))} for task {self.task!r}, the texts "
+                "first",
+                list(columns),
+            )
         if not 0 <= self.seed < 2**32:
             _refuse("seed", "a number in [0, 2**32)", self.seed)
         training, running = self.training, self.data.format == "running"
@@ -611,7 +661,7 @@ class Recipe:
             RecipeError: not TOML, or no recipe; the file and the key are named.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
             return cls.from_dict(tomllib.loads(text))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} is not TOML: {error}.") from error

@@ -10,6 +10,7 @@ call gives the same weights whenever it was killed.
 """
 
 import dataclasses
+import inspect
 import json
 import shutil
 import warnings
@@ -53,6 +54,10 @@ class OtherTraining(ValueError):
     """The folder has a training with other settings; the message names them."""
 
 
+class Diverged(ValueError):
+    """A loss that is no number any more; the message says what is kept."""
+
+
 def train(recipe, folder, out, *, callbacks=()):
     """Trains what a recipe describes; the same call goes on where one was killed.
 
@@ -68,7 +73,8 @@ def train(recipe, folder, out, *, callbacks=()):
 
     Raises:
         DataError: the data are missing or cannot be right; nothing is written.
-        ValueError: `out` holds something else; `OtherTraining`: another training.
+        ValueError: `out` holds something else; `OtherTraining`: another training, of
+            which an epoch was done; `Diverged`: a loss is not finite.
 
     Example:
         >>> from kzoo.zoo import recipes, training
@@ -126,19 +132,23 @@ class Run:
             "texts": fingerprint(self._examples, self._held_out),
         }
         path = self._work / "settings.json"
+        self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
         resumed = path.is_file()
         if resumed:
             before = json.loads(path.read_text(encoding="utf-8"))
             changed = _changes(before["recipe"], settings["recipe"], self.recipe)
             if before["texts"] != settings["texts"]:
                 changed.append("the texts of the training or of the validation")
-            if changed:
+            if changed and not self.epochs_done:  # nothing is lost: it begins anew
+                shutil.rmtree(self._work)
+                (self.out / HISTORY).unlink(missing_ok=True)
+                resumed = False
+            elif changed:
                 raise OtherTraining(
                     f"{self.out} has a training with other settings: "
                     f"{'; '.join(changed)}. Run it with the same settings to go on, or "
                     "name another folder."
                 )
-        self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
         done, training = self.epochs_done, self.recipe.training
         if done > training.epochs:
             raise OtherTraining(
@@ -211,7 +221,14 @@ class Run:
 
     def _options(self):
         """Arguments of the task's class."""
-        options = {"dtype": self.recipe.training.precision, **self.recipe.task_options}
+        given, known = self.recipe.task_options, _arguments(self.recipe.task)
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise RecipeError(
+                f"[task_options]: expected some of {sorted(known)}. "
+                f"Received: {unknown}."
+            )
+        options = {"dtype": self.recipe.training.precision, **given}
         labels = labels_of(self.recipe, self._examples)
         return options if labels is None else {**options, "labels": labels}
 
@@ -243,6 +260,7 @@ class Run:
             initial_epoch=done,
             validation_data=validation and self.task.pipeline(validation, epochs=1),
             callbacks=[
+                _Finite(),
                 *(scores if training.score_validation else []),
                 *callbacks,
                 EpochHistory(self.out / HISTORY),
@@ -365,6 +383,32 @@ class Run:
         return training.batch_size or max(
             1, training.tokens_per_batch // training.length
         )
+
+
+def _arguments(task):
+    """Names of what a recipe may give a task's class."""
+    classes = getattr(tasks, TASKS[task]).__mro__[:-1]
+    names = {
+        name
+        for each in classes
+        if each.__module__.startswith("kzoo.")
+        for name in inspect.signature(each.__init__).parameters
+    }
+    own = {"self", "config", "tokenizer", "dtype", "name", "args", "kwargs"}
+    return names - own
+
+
+class _Finite(keras.callbacks.Callback):
+    """Ends a training that diverged, before what was kept is overwritten."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        loss = (logs or {}).get("loss", 0.0)
+        if not np.isfinite(loss):
+            raise Diverged(
+                f"The training diverged: the loss of epoch {epoch + 1} is {loss}. The "
+                "state before that epoch is kept. Lower [training.schedule] peak, or "
+                "give [training.optimizer] global_clipnorm, and name another folder."
+            )
 
 
 def _keep_tokenizer(tokenizer, folder):

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import tomllib
 
 import pytest
@@ -110,6 +111,23 @@ def changed(**changes):
         ({"task": "question_answering"}, "task: expected one of causal_lm"),
         ({"seed": -1}, r"seed: expected a number in \[0"),
         ({"card__published": [{"what": "x"}]}, r"published\] score: expected a value"),
+        ({"training__optimizer__global_clipnorm": -1.0}, "clipnorm: expected a posit"),
+        ({"training__optimizer__beta_1": 2.0}, r"beta_1: expected a rate in \[0, 1\)"),
+        ({"training__optimizer__weight_decay": -1.0}, "weight_decay: expected 0 or"),
+        ({"training__optimizer__layer_decay": 1.5}, r"layer_decay: expected a factor"),
+        ({"training__schedule__warmup_epochs": -5}, "warmup_epochs: expected 0 or mo"),
+        ({"training__schedule__peak": math.inf}, "peak: expected a positive rate"),
+        ({"training__schedule__peak": math.nan}, "peak: expected a positive rate"),
+        ({"training__schedule__final": -1.0}, r"final: expected a share in \[0, 1\]"),
+        ({"training__consistency": math.nan}, "consistency: expected 0 or more"),
+        ({"data__last_words": 0}, r"\[data\] last_words: expected 1 or more"),
+        ({"data__hold_out": {"side": -3}}, r"\[data.hold_out\] side: expected 0"),
+        ({"data__hold_out": {"at_most": 0}}, r"at_most: expected 1 or more"),
+        (
+            {"data__format": "columns", "data__train": "a", "data__columns": [0]}
+            | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
+            r"\[data\] columns: expected 2 for task 'seq2seq_lm'",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_named_with_file_and_key(tmp_path, changes, message):
@@ -118,6 +136,12 @@ def test_what_cannot_be_followed_is_named_with_file_and_key(tmp_path, changes, m
     with pytest.raises(RecipeError, match=message) as caught:
         Recipe.load(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(tomli_w.dumps(changed(title="Grüße")), encoding="utf-8-sig")
+    assert Recipe.load(path).title == "Grüße"
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """The road of a training: parts of the data, rates, beginnings, and what goes on."""
 
 import dataclasses
+import tomllib
 
 import keras
 import numpy as np
@@ -196,3 +197,82 @@ def test_the_main_measure_is_one_of_those_reported():
     recipe = Recipe.load(shipped()["ewt-entities"])
     with pytest.raises(RecipeError, match=r"main: expected a measure of \('recall',\)"):
         dataclasses.replace(recipe.evaluation, measures=("recall",))
+
+
+MOODS = """
+name = "moods"
+title = "Moods"
+task = "text_classifier"
+[data]
+format = "columns"
+train = "moods.tsv"
+[tokenizer]
+kind = "character"
+vocabulary_size = 30
+[model]
+size = "tiny"
+num_layers = 1
+hidden_dim = 8
+num_heads = 2
+[training]
+epochs = 2
+batch_size = 4
+[training.schedule]
+peak = 0.01
+kind = "constant"
+"""
+
+
+@pytest.fixture
+def moods(tmp_path):
+    """A function of changed tables to a recipe, whose data are in `tmp_path`."""
+    rows = [f"{'ab'[i % 2] * 3}\t{['sad', 'glad'][i % 2]}\n" for i in range(8)]
+    (tmp_path / "moods.tsv").write_text("".join(rows))
+
+    def make(**tables):
+        values = tomllib.loads(MOODS)
+        for table, changes in tables.items():
+            values.setdefault(table, {}).update(changes)
+        return Recipe.from_dict(values)
+
+    return make
+
+
+def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(RecipeError, match=r"\[task_options\].*'max_length'.*'label'"):
+        training.train(moods(task_options={"label": ["x"]}), tmp_path, out)
+    with pytest.raises(ValueError, match="label that the recipe does not know"):
+        wrong = moods(task_options={"labels": ["x", "y"]})
+        training.train(wrong, tmp_path, out)
+    right = moods(task_options={"labels": ["sad", "glad"]})
+    assert training.train(right, tmp_path, out).labels == ["sad", "glad"]
+    with pytest.raises(training.OtherTraining, match="labels"):  # epochs were done
+        training.train(moods(task_options={"labels": ["glad", "sad"]}), tmp_path, out)
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "dtype", "config"])
+def test_task_options_are_not_what_other_tables_say(moods, tmp_path, key):
+    with pytest.raises(RecipeError, match=rf"\[task_options\]: expected.*\['{key}'\]"):
+        training.train(moods(task_options={key: "x"}), tmp_path, tmp_path / "out")
+
+
+def test_a_training_that_diverges_ends_and_keeps_what_was_before(moods, tmp_path):
+    class Break(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                for variable in self.model.trainable_variables:
+                    variable.assign(variable * np.nan)
+
+    out = tmp_path / "out"
+    with pytest.raises(training.Diverged, match="loss of epoch 2 is nan"):
+        training.train(moods(), tmp_path, out, callbacks=[Break()])
+    assert not (out / "model.safetensors").exists()
+    task = training.train(moods(), tmp_path, out)  # goes on from the first epoch
+    assert all(np.isfinite(w).all() for w in task.get_weights())
+
+
+def test_a_side_that_examples_have_not_is_named(moods, tmp_path):
+    hold_out = {"validation": 0.3, "side": 5}
+    with pytest.raises(DataError, match="side: expected a number below 2.*Received: 5"):
+        read_training(moods(data={"hold_out": hold_out}), tmp_path)
