@@ -177,14 +177,17 @@ def _python_s_stderr_only():
         os.close(kept)
 
 
-def load_model(source, kind=None, command=None):
+# The command of each class of tasks that writes text.
+_WRITERS = {"CausalLM": "generate", "Seq2SeqLM": "translate"}
+
+
+def load_model(source, kind=None):
     """The task that a command is given.
 
     Args:
         source: the name of a preset; a folder of `kzoo train`, or in Hugging Face's
             layout; or hf://owner/name.
         kind: name of the class that the command needs.
-        command: the one that takes the other class.
     """
     from kzoo.zoo.registry import located
 
@@ -197,9 +200,10 @@ def load_model(source, kind=None, command=None):
     with progress(f"Loading {source}"):
         task = from_preset(str(source))
     if kind and type(task).__name__ != kind:
+        command = _WRITERS.get(type(task).__name__)
         raise Failure(
             f"{source} is a {type(task).__name__}, and this command needs a {kind}. "
-            f"Use `kzoo {command}`."
+            + (f"Use `kzoo {command}`." if command else "It writes no text.")
         )
     return task
 

@@ -90,6 +90,11 @@ def evaluate(
     if exports and not writable:
         raise Failure(f"--exports needs a folder to write into. Received: {preset}.")
     # The folder keeps what its own recipe says, whole.
+    if exports and recipe_path:
+        raise Failure(
+            "--exports measures what the folder's own recipe says. "
+            f"Received: --recipe {recipe_path}."
+        )
     if output is None and writable and not (tests or recipe_path):
         output = own / "scores.json"
     if output is not None and not output.parent.is_dir():
@@ -149,7 +154,7 @@ def _recipe_path(preset):
     from kzoo.zoo.recipes import shipped
     from kzoo.zoo.registry import RECIPE
 
-    if not Path(preset).exists() and preset in shipped():
+    if not Path(preset).is_dir() and preset in shipped():
         return shipped()[preset]
     folder = preset
     if preset.startswith("hf://"):
@@ -214,7 +219,7 @@ def _number(value):
 
 def _check(recipe, scores):
     """Ends with status 1 where the main score is not what the recipe says."""
-    if "main" not in scores:
+    if "main" not in scores:  # --tests named others
         return
     test, measure = scores["main"]
     low, high = recipe.evaluation.interval

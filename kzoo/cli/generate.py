@@ -57,4 +57,4 @@ def _pieces(task, prompt, options):
     yield rest.push([], last=True)
 
 
-generate = texts.command("CausalLM", "translate", _results, _pieces, "Generating")
+generate = texts.command("CausalLM", _results, _pieces, "Generating")

@@ -77,6 +77,8 @@ def _parsed(text, where):
             f"{where} is not JSON: {error.msg}, line {error.lineno} column "
             f"{error.colno}."
         ) from error
+    except RecursionError:
+        raise DataError(f"{where} is nested too deeply to be examples.") from None
 
 
 def _arrays(path):

@@ -54,8 +54,10 @@ def presets(
     if not found:
         note("No preset: none of these is shipped with this installation.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, width in (("preset", None), ("task", None), ("size", 7), ("score", 16)):
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    for name, width in (("preset", None), ("task", None), ("size", 6), ("score", 16)):
         table.add_column(name, min_width=width, no_wrap=width is None)
     table.add_column("licence", min_width=13)
     for preset in found:
@@ -70,6 +72,8 @@ def presets(
                 below="yellow",
             ),
         )
+    # A terminal that is narrower wraps lines: nothing is cut off.
+    out.width = max(out.width, 80)
     out.print(table)
 
 
@@ -80,4 +84,7 @@ def _cell(first, second, above="", below="dim"):
 def _score(score):
     if score is None:
         return _cell("not measured", "", "dim")
-    return _cell(f"{score.measure.replace('_', ' ')} {score.value:.4g}", score.test)
+    from kzoo.zoo.registry import shown
+
+    measure = score.measure.replace("_", " ")
+    return _cell(f"{measure} {shown(score.value)}", score.test)

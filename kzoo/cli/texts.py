@@ -21,14 +21,13 @@ def _number(help, name="N", **limits):
     return typer.Option(metavar=name, help=help, **limits)
 
 
-def command(task_name, other, results, pieces, verb):
+def command(task_name, results, pieces, verb):
     """A command that generates: texts in, a line out for each.
 
     Options that are not given are as the model's `search_defaults` say.
 
     Args:
         task_name: the class of the models that it takes.
-        other: the command for other models, for the error.
         results: function (task, texts, generate, options) to (results, scores), where
             `generate` is `task.generate` with the options, of texts or ids.
         pieces: function (task, text, options) to pieces of one text's result.
@@ -130,7 +129,7 @@ def command(task_name, other, results, pieces, verb):
         """Runs the command."""
         check_output(output, input)
         sources = read_texts(text, input)
-        task = load_model(model, task_name, other)
+        task = load_model(model, task_name)
         from kzoo.generation import SearchOptions  # now that Keras is loaded anyway
 
         if n_best > 1:

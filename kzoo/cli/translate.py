@@ -21,7 +21,6 @@ beams, penalties and the like of its own.
 
 translate = texts.command(
     "Seq2SeqLM",
-    "generate",
     lambda task, sources, generate, options: generate(sources),
     lambda task, source, options: task.generate(source, stream=True, **options),
     "Translating",

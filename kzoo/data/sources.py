@@ -10,6 +10,7 @@ parallel files against each other.
 import difflib
 import gzip
 import os
+import re
 import socket
 import urllib.request
 import zlib
@@ -170,8 +171,8 @@ def load_tagged(
 
     A line holds tab-separated columns, an empty line ends a sentence, and lines that
     begin with "# " are comments; a word "#" is followed by a tab. In CoNLL-U, which has
-    columns=(1, 3) for words and their parts of speech, lines of word ranges ("3-4") and
-    of empty nodes ("5.1") are left out.
+    ten columns, words in 1 and their parts of speech in 3, lines of word ranges ("3-4")
+    and of empty nodes ("5.1") are left out.
 
     Args:
         source: a file, which may be gzip.
@@ -181,8 +182,8 @@ def load_tagged(
         list of (words, labels).
 
     Raises:
-        DataError: a missing file, too few columns, an empty word or label, or no word
-            at all.
+        DataError: a missing file, too few columns, an empty word or label, a carriage
+            return inside a line, or no word at all.
         ValueError: `columns` are not two numbers.
     """
     word_column, label_column = _check_columns(columns, int, "column numbers from 0")
@@ -190,6 +191,12 @@ def load_tagged(
     sentences, words, labels = [], [], []
     for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
         line = line.removesuffix("\r")
+        if "\r" in line:
+            raise DataError(
+                f"{path}, line {number}: expected lines that end at a line feed. "
+                "Received: a carriage return inside one. Convert them, as "
+                "tr '\\r' '\\n' does."
+            )
         if line.startswith("# ") or line == "#":
             continue
         if not line.strip():
@@ -198,7 +205,8 @@ def load_tagged(
             words, labels = [], []
             continue
         fields = line.split("\t")
-        if len(fields) == 10 and not fields[0].isdigit() and word_column == 1:
+        is_token = not re.fullmatch(r"\d+[-.]\d+", fields[0])
+        if len(fields) == 10 and word_column and not is_token:
             continue  # CoNLL-U's ranges and empty nodes
         if len(fields) <= max(columns):
             raise DataError(

@@ -237,6 +237,9 @@ class EncoderTask(LearnsText, Exports):
 
         Returns:
             A list of what `call` gives for each example: numpy arrays (...).
+
+        Raises:
+            ValueError: numbers among these are not finite; it says why.
         """
         rows = features["token_ids"]
         function = self.forward_function(list(features))
@@ -251,6 +254,8 @@ class EncoderTask(LearnsText, Exports):
                 results[i] = result
             if bar:
                 bar.add(len(chosen))
+        if not all(np.isfinite(result).all() for result in results):
+            self._explain_numbers("predicted", "outputs")
         return results
 
     def forward_function(self, names):

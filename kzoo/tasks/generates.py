@@ -438,24 +438,13 @@ class Generates(Task):
         Args:
             prompt: ids, where bans may be the reason as well.
         """
-        for name, variable in self.named_variables().items():
-            if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
-                raise ValueError(
-                    f"The weight {name} holds NaN or infinity, so that nothing can be "
-                    "generated. Load weights from before training diverged."
-                )
         overflows = prompt is None
         if not overflows:
             ids, mask = self._prompt_batch([prompt])
             start = self.start({self.prompt_input: ids, self.prompt_mask: mask}, 1)
             logits, _ = self.step(start.tokens, start.cache, start.index, start.fixed)
             overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
-        if overflows:
-            raise ValueError(
-                f"The logits of {self.name} are NaN, though all weights are finite: "
-                f"what it computes in {self.compute_dtype} becomes too large. Load it "
-                "with dtype='float32', or 'bfloat16'."
-            )
+        self._explain_numbers("generated", "logits" if overflows else None)
 
     def _texts(self, rows):
         """The strings of ids, of which those beyond the tokenizer's write nothing."""

@@ -78,7 +78,8 @@ class PairScorer(TextRegressor):
         scores = super().from_named_outputs(outputs)
         if not self.output_activation:
             return scores
-        return keras.ops.log(scores) - keras.ops.log1p(-scores)
+        logits = keras.ops.log(scores) - keras.ops.log1p(-scores)
+        return keras.ops.clip(logits, -1e4, 1e4)  # finite, and as certain: 0 and 1
 
     def default_loss(self, label_smoothing):
         """Mean squared error, or binary cross-entropy."""

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from kzoo.checkpoints.engine import LoadReport
 from kzoo.checkpoints.files import open_file
@@ -163,6 +164,30 @@ class Task(FineTunes, Model):
                 if id(variable) not in seeds
             }
         )
+
+    def _explain_numbers(self, purpose, outputs):
+        """Says why numbers are not finite.
+
+        Args:
+            purpose: what cannot be done with them, such as `"predicted"`.
+            outputs: what they are, such as `"logits"`; `None` where only a weight may
+                be the reason.
+
+        Raises:
+            ValueError: a weight is not finite, which is named; or else `outputs`.
+        """
+        for name, variable in self.named_variables().items():
+            if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+                raise ValueError(
+                    f"The weight {name} holds NaN or infinity, so that nothing can be "
+                    f"{purpose}. Load weights from before training diverged."
+                )
+        if outputs is not None:
+            raise ValueError(
+                f"The {outputs} of {self.name} are NaN or infinite, though all weights "
+                f"are finite: what it computes in {self.compute_dtype} becomes too "
+                "large. Load it with dtype='float32', or 'bfloat16'."
+            )
 
     def save_safetensors(self, path, dtype=None):
         """Writes the weights under their paths.

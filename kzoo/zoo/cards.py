@@ -25,6 +25,7 @@ from kzoo.zoo.registry import (
     measured,
     read_preset,
     read_record,
+    shown,
 )
 
 # The Hub's names: https://huggingface.co/tasks,
@@ -62,6 +63,12 @@ _USES = {
     "token_classifier": "model.tag([{}]{})",
 }
 _COMMANDS = {"causal_lm": "generate", "seq2seq_lm": "translate"}
+# Options that the command calls otherwise.
+_OPTIONS = {
+    "banned_tokens": "ban",
+    "forced_prefix": "prefix",
+    "num_return_sequences": "n_best",
+}
 
 
 def card(folder, preset=None):
@@ -125,6 +132,7 @@ def _head(preset, scores):
             metric_args={"signature": score.signature} if score.signature else None,
         )
         for score in (all_scores(scores) if scores else [])
+        if score.value is not None
     ]
     return ModelCardData(
         language=list(preset.language) or None,
@@ -157,8 +165,12 @@ def _use(preset, examples):
     ]
     blocks = [_fenced("\n".join(lines), "python")]
     if preset.task in _COMMANDS:
-        command = f"kzoo {_COMMANDS[preset.task]} {preset.name} {shlex.quote(given)}"
-        blocks.append(_fenced(command, "sh"))
+        words = ["kzoo", _COMMANDS[preset.task], preset.name, given]
+        for name, value in options.items():
+            option = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
+            for each in value if isinstance(value, list) else [value]:
+                words += [option, str(each)]
+        blocks.append(_fenced(shlex.join(words), "sh"))
     return "\n\n".join(blocks)
 
 
@@ -262,7 +274,7 @@ def _scores(preset, recipe, scores):
                     score.test,
                     f"{test['rows']:,}",
                     _words(score.measure),
-                    f"{bold}{score.value:.4g}{bold}",
+                    f"{bold}{shown(score.value)}{bold}",
                     _interval(score),
                     _options(test.get("options")),
                 )
@@ -331,7 +343,7 @@ def _exports(preset, exports):
         return f"Not measured. `{command}` writes and verifies one."
     measures = list(exports["score"])
     names = ("form", "MB", "largest difference", *map(_words, measures), "seconds")
-    own = [f"{exports['score'][measure]:.4g}" for measure in measures]
+    own = [shown(exports["score"][measure]) for measure in measures]
     rows = [("the model in Keras", "", "", *own, f"{exports['seconds']:.0f}")]
     left = []
     for form in exports["forms"]:
@@ -346,7 +358,7 @@ def _exports(preset, exports):
                 form["form"],
                 f"{form['bytes'] / 1e6:.1f}",
                 f"{form['difference']:.1e}",
-                *(f"{score[m]:.4g}" if m in score else "" for m in measures),
+                *(shown(score[m]) if m in score else "" for m in measures),
                 f"{form['seconds']:.0f}" if score else "",
             )
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.data import padded_batch
+from kzoo.data import DataError, padded_batch
 from kzoo.training.scores import metrics_library
 from kzoo.zoo.examples import inputs_and_targets, read_test, stretches
 from kzoo.zoo.exports import measure_exports
@@ -49,7 +49,8 @@ def evaluate(task, recipe, folder, tests=None):
         field has one.
 
     Raises:
-        DataError: a test set's file is missing, with what was expected, or wrong.
+        DataError: a test set's file is missing, with what was expected, or wrong, or
+            has none of the model's labels.
         ImportError: a library of the extra `metrics` is not installed.
         ValueError: an unknown test set, or measure in the recipe.
     """
@@ -61,8 +62,11 @@ def evaluate(task, recipe, folder, tests=None):
         raise ValueError(
             f"The recipe {recipe.name} has no test set: [data] test names none."
         )
+    _check_measures(recipe)
     # All are read first, so that a missing file is known before the work.
     examples = {name: read_test(recipe, folder, name) for name in names}
+    for name, rows in examples.items():
+        _check_labels(task, recipe, name, rows)
     scores = {"machine": machine(), "versions": versions(), "tests": {}}
     for name, rows in examples.items():
         kept = _kept_measures(task, recipe, rows)
@@ -75,7 +79,12 @@ def evaluate(task, recipe, folder, tests=None):
             "seconds": round(seconds, 3),
             "measures": kept(measures(recipe, rows, found)),
         }
-    if measure in scores["tests"].get(test, {}).get("measures", ()):
+    if test in scores["tests"]:
+        if measure not in scores["tests"][test]["measures"]:
+            raise ValueError(
+                f"[evaluation] main: expected a measure that {test!r} has, of "
+                f"{list(scores['tests'][test]['measures'])}. Received: {measure!r}."
+            )
         scores["main"] = [test, measure]
     return scores
 
@@ -101,7 +110,9 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
     test = next(iter(recipe.evaluation.main or recipe.data.tests), None)
     if test is None:
         raise ValueError(f"The recipe {recipe.name} has no test set.")
+    _check_measures(recipe)
     rows = read_test(recipe, folder, test)
+    _check_labels(task, recipe, test, rows)
 
     kept, count = _kept_measures(task, recipe, rows), None
 
@@ -115,6 +126,34 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
     where = {"machine": machine(), "versions": versions()}
     found = measure_exports(task, score, forms, advance)
     return {**where, "test": test, "rows": count, **found}
+
+
+def _check_measures(recipe):
+    """Raises `ValueError` where the recipe names a measure that its task has not."""
+    known, evaluation = _MEASURES[recipe.task][1], recipe.evaluation
+    wanted = {*evaluation.measures, *(evaluation.main or ())[1:]}
+    if not wanted <= {*known}:
+        raise ValueError(
+            f"[evaluation] measures, main: expected measures of {list(known)} for task "
+            f"{recipe.task!r}. Received: {sorted(wanted - {*known})}."
+        )
+
+
+def _check_labels(task, recipe, name, examples):
+    """Raises `DataError` where none of the labels of a test set is the model's."""
+    if recipe.task == "token_classifier":
+        found = {label for _, labels in examples for label in labels}
+    elif recipe.task == "text_classifier" and not (
+        {"labels", "num_classes"} & set(recipe.task_options)  # `_class` checks these
+    ):
+        found = {target for *_, target in examples}
+    else:
+        return
+    if not found & {*task.labels}:
+        raise DataError(
+            f"{name}: none of its labels is the model's. Expected: {task.labels}. "
+            f"Received: {sorted(found)[:20]}. Is it the data of another task?"
+        )
 
 
 def _kept_measures(task, recipe, examples):
@@ -200,7 +239,7 @@ def measures(recipe, examples, found):
     Raises:
         ValueError: the recipe asks for a measure that the task has not.
     """
-    scores = _MEASURES[recipe.task](recipe, examples, found)
+    scores = _MEASURES[recipe.task][0](recipe, examples, found)
     wanted = recipe.evaluation.measures or list(scores)
     unknown = sorted(set(wanted) - set(scores))
     if unknown:
@@ -488,13 +527,14 @@ def _row(value, ends, signature=None):
     return row if signature is None else {**row, "signature": signature}
 
 
+# Of each task a function to its measures, and the names of all that it may give.
 _MEASURES = {
-    "causal_lm": _language,
-    "masked_lm": _masked,
-    "pair_scorer": _correlation,
-    "sentence_embedder": _correlation,
-    "seq2seq_lm": _translation,
-    "text_classifier": _classification,
-    "text_regressor": _correlation,
-    "token_classifier": _tagging,
+    "causal_lm": (_language, ("loss", "perplexity", *_OF_THE_TEXT)),
+    "masked_lm": (_masked, ("accuracy", "perplexity")),
+    "pair_scorer": (_correlation, ("spearman", "pearson")),
+    "sentence_embedder": (_correlation, ("spearman", "pearson")),
+    "seq2seq_lm": (_translation, ("bleu", "chrf", "bleu_lowercased")),
+    "text_classifier": (_classification, ("accuracy", "macro_f1")),
+    "text_regressor": (_correlation, ("spearman", "pearson")),
+    "token_classifier": (_tagging, ("accuracy", "precision", "recall", "f1")),
 }

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from kzoo.data import (
     packed_blocks,
     split_examples,
 )
-from kzoo.zoo.recipes import NUMBERS, HoldOut
+from kzoo.zoo.recipes import NUMBERS, HoldOut, shipped
+from kzoo.zoo.registry import did_you_mean
 
 _TFDS = "tfds:"
 _LABELLED = ("text_classifier", "token_classifier")
@@ -169,11 +171,12 @@ def _part(recipe, folder, part):
         most = out.at_most / len(whole)
         shares = {name: min(share, most) for name, share in shares.items()}
     if out.by == "hash":
-        sides = 1 if isinstance(whole[0], str) else len(whole[0])
-        if out.side >= sides:
+        targets = recipe.task not in (*_UNSUPERVISED, "seq2seq_lm")  # no texts
+        texts = 1 if isinstance(whole[0], str) else len(whole[0]) - targets
+        if out.side >= texts:
             raise DataError(
-                f"[data.hold_out] side: expected a number below {sides}, how many "
-                f"columns an example has. Received: {out.side}."
+                f"[data.hold_out] side: expected a number below {texts}, how many "
+                f"texts an example has. Received: {out.side}."
             )
         parts = split_examples(whole, **shares, seed=out.seed, side=out.side)
     else:
@@ -241,9 +244,10 @@ def _missing(recipe, folder, part, file, given):
     origin = f" Its data are {data.name or 'at'} {data.url}." if data.url else ""
     origin += f" Layout: {data.layout}." if data.layout else ""
     hint = f" For a data set of TensorFlow Datasets write {_TFDS}{given}."
+    hint += did_you_mean(given, list(shipped()))
     return (
-        f"{file} does not exist. The recipe {recipe.name} reads it for {part!r}, as "
-        f"format {data.format!r}{columns}, in the folder {folder}.{origin}"
+        f"{file} does not exist. Expected in the folder {folder} for {part!r}, as "
+        f"format {data.format!r}{columns}.{origin}"
         f"{'' if Path(given).suffix else hint}"
     )
 
@@ -258,9 +262,12 @@ def _prepared(data, text):
 
 def _number(text, index):
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
         raise DataError(
             f"Targets must be numbers. Received: {text!r} for example {index}. "
             "[data] columns names the texts first and the target last."
-        ) from None
+        )
+    return number

@@ -551,6 +551,8 @@ class Recipe:
                 repr(self.data.format),
             )
         columns, numbers = self.data.columns, _COLUMNS[self.task]
+        if self.data.format == "columns":
+            columns = columns or (0, 1)
         if columns and len(columns) not in numbers:
             _refuse(
                 "[data] columns",

@@ -54,7 +54,7 @@ class Score:
     Args:
         test: the name of what it was measured on.
         measure: such as `"bleu"`.
-        value: what came out.
+        value: what came out; `None` where the measure is not defined.
         low: of the confidence interval, or `None`.
         high: likewise.
         confidence: of the interval, such as 0.95.
@@ -63,14 +63,19 @@ class Score:
 
     test: str
     measure: str
-    value: float
+    value: float | None
     low: float | None = None
     high: float | None = None
     confidence: float | None = None
     signature: str | None = None
 
     def __str__(self):
-        return f"{self.measure} {self.value:.4g} on {self.test}"
+        return f"{self.measure} {shown(self.value)} on {self.test}"
+
+
+def shown(value):
+    """A measured number in four digits, which may be `None`."""
+    return "not defined" if value is None else f"{value:.4g}"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -170,14 +175,21 @@ def located(source):
     names = preset_names()
     if name in names:
         return SHIPPED / name
-    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     raise FileNotFoundError(
         f"{name} is not a folder. Expected one that save_folder, save_preset or `kzoo "
         "train` wrote, or one in Hugging Face's layout; hf://owner/name; or a preset: "
         + (", ".join(names) or "none is shipped with this installation")
         + "."
-        + (f" Did you mean {' or '.join(near)}?" if near else "")
+        + did_you_mean(name, names)
     )
+
+
+def did_you_mean(name, names):
+    """What an error says of names like one that is none; nothing without any."""
+    near = [each for each in names if each.startswith(f"{name.lower()}-")]
+    near += difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    near = list(dict.fromkeys(near))[:3]
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def read_preset(folder):
@@ -256,7 +268,7 @@ def read_record(folder, name):
         return None
     parse = tomllib.loads if path.suffix == ".toml" else json.loads
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         kind = path.suffix[1:].upper()
         raise ValueError(f"{path} is not {kind}: {error}") from error

@@ -23,6 +23,7 @@ from kzoo import tasks
 from kzoo.data import RandomStretches
 from kzoo.files import replacing, write_json
 from kzoo.plots import training_curve
+from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
 from kzoo.training import (
     Adam,
@@ -48,6 +49,7 @@ from kzoo.zoo.recipes import RecipeError
 from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
 
 _WORK, _TOKENIZER, _EPOCHS = "training", "tokenizer", "epochs"
+_SPLITS, _BEST = "splits.npz", "best.npz"
 
 
 class OtherTraining(ValueError):
@@ -139,9 +141,9 @@ class Run:
             changed = _changes(before["recipe"], settings["recipe"], self.recipe)
             if before["texts"] != settings["texts"]:
                 changed.append("the texts of the training or of the validation")
-            if changed and not self.epochs_done:  # nothing is lost: it begins anew
-                shutil.rmtree(self._work)
-                (self.out / HISTORY).unlink(missing_ok=True)
+            finished = (self.out / CONFIG_FILE).exists()
+            if changed and not (self.epochs_done or finished):  # nothing is lost
+                self._forget()
                 resumed = False
             elif changed:
                 raise OtherTraining(
@@ -167,6 +169,16 @@ class Run:
         self._work.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
         return resumed
+
+    def _forget(self):
+        """Removes what a training left of which no epoch was done, and no more.
+
+        Its settings stay until others are written: with them this can be done again.
+        """
+        for path in (self.out / HISTORY, self._work / _SPLITS, self._work / _BEST):
+            path.unlink(missing_ok=True)
+        for name in (_TOKENIZER, _EPOCHS):
+            shutil.rmtree(self._work / name, ignore_errors=True)
 
     # What is trained.
 
@@ -246,7 +258,7 @@ class Run:
         self.task.optimizer.learning_rate = _rate(training, steps)
         done = self.epochs_done
         if training.best:
-            keeps = [BestEpoch(self._work / "best.npz", training.best)]
+            keeps = [BestEpoch(self._work / _BEST, training.best)]
         elif training.average > 1:
             keeps = [CheckpointAverage(self._work / _EPOCHS, training.average)]
         else:
@@ -335,7 +347,7 @@ class Run:
         splits = recipe.tokenizer.splits
         if splits > 1:
             # Another process would draw others, see `SentencePieceTokenizer.sampled`.
-            features = _kept(self._work / "splits.npz", self._split_examples)
+            features = _kept(self._work / _SPLITS, self._split_examples)
         else:
             features = task.encode_examples(*self._pairs(self._examples))
         batches = self._batches(features, seed=recipe.seed)
@@ -394,7 +406,8 @@ def _arguments(task):
         if each.__module__.startswith("kzoo.")
         for name in inspect.signature(each.__init__).parameters
     }
-    own = {"self", "config", "tokenizer", "dtype", "name", "args", "kwargs"}
+    # Other tables say these, a class says its `units`, and the rest are no names.
+    own = {"config", "tokenizer", "dtype", "name", "units", "self", "args", "kwargs"}
     return names - own
 
 
@@ -402,12 +415,23 @@ class _Finite(keras.callbacks.Callback):
     """Ends a training that diverged, before what was kept is overwritten."""
 
     def on_epoch_end(self, epoch, logs=None):
-        loss = (logs or {}).get("loss", 0.0)
-        if not np.isfinite(loss):
+        measures = {n: float((logs or {}).get(n, 0.0)) for n in ("loss", "val_loss")}
+        wrong = [f"{n} is {v}" for n, v in measures.items() if not np.isfinite(v)]
+        # What the last step made of the weights no loss has seen.
+        wrong += [
+            f"the weight {name} is not finite"
+            for name, variable in self.model.named_variables().items()
+            if not keras.ops.all(keras.ops.isfinite(variable))
+        ]
+        if wrong:
+            kept, then = "No epoch is kept", "run it again"
+            if epoch:  # whose settings are other ones
+                kept = f"The state of epoch {epoch} is kept"
+                then = "name another folder"
             raise Diverged(
-                f"The training diverged: the loss of epoch {epoch + 1} is {loss}. The "
-                "state before that epoch is kept. Lower [training.schedule] peak, or "
-                "give [training.optimizer] global_clipnorm, and name another folder."
+                f"The training diverged: in epoch {epoch + 1} {wrong[0]}. {kept}. "
+                "Lower the peak of the learning rate, or clip the gradients "
+                f"(global_clipnorm), and {then}."
             )
 
 

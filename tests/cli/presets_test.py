@@ -1,6 +1,9 @@
 """`kzoo presets`, and presets where a command takes a model."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +81,14 @@ def test_a_damaged_preset_is_refused_by_its_file(refused, shipped):
     assert "tokenizer.json was cut short or changed" in refused(
         "translate", "en-xx-of-captions", "abc"
     )
+
+
+@pytest.mark.parametrize("width", ["30", "80"])
+def test_a_narrow_terminal_loses_nothing(width):
+    command = [sys.executable, "-m", "kzoo.cli", "presets"]
+    env = {**os.environ, "COLUMNS": width}
+    shown = subprocess.run(command, env=env, capture_output=True, text=True).stdout
+    found = kzoo.list_presets()
+    assert shown.count("research only") == sum(p.research_only for p in found) > 0
+    assert all(f"{p.parameters / 1e6:.1f} M" in shown for p in found)
+    assert max(map(len, shown.splitlines())) <= 80

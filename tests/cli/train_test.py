@@ -98,6 +98,25 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
     assert "the texts of DATA" in changed.stderr
 
 
+def test_a_first_try_that_failed_does_not_stand_in_the_way(
+    run, refused, pairs, small, tmp_path
+):
+    out = tmp_path / "out"
+    command = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
+    command += ("--out", out, "--epochs", 1, "--warmup", 1)
+    line = refused(*command, "--tokenizer", "bpe", "--vocabulary-size", 60)
+    assert "at least 260" in line
+    assert "is not finished" in refused("translate", out, "x")
+    diverged = run(*command, "--learning-rate", 1e30)
+    assert diverged.exit_code == 2
+    *_, line = diverged.stderr.strip().split("\n")
+    assert "Error: The training diverged: in epoch 1" in line
+    assert not (out / "model.safetensors").exists()
+    again = run(*command)
+    assert again.exit_code == 0, again.output
+    assert "Going on" not in again.stderr and run("translate", out, "x").exit_code == 0
+
+
 def test_running_text_makes_a_language_model_that_generates(
     run, small, tmp_path, capsys
 ):
@@ -149,6 +168,12 @@ def test_bad_input_is_refused_before_anything_is_made(
     )
     assert "expected one of unigram" in line(pairs, *new, "--tokenizer", "words")
     assert "such as 0,1" in line(pairs, *new, "--columns", "0,")
+    for columns in ("0", "0,1,2"):
+        found = line(pairs, *new, "--columns", columns)
+        assert f"those of source and target. Received: {columns}" in found
+    assert "--columns: expected one, of texts. Received: 0,1" in line(
+        pairs, *new, "--columns", "0,1", "--task", "language-model"
+    )
     assert "--validation and --validation-share" in line(
         pairs, *new, "--validation", pairs, "--validation-share", 0.1
     )

@@ -278,6 +278,8 @@ def test_conllu_is_read_without_ranges_and_empty_nodes(tmp_path):
     path = write(tmp_path / "a.conllu", text)
     expected = [(["do", "n't", "stop"], ["AUX", "PART", "VERB"])]
     assert load_tagged(path, columns=(1, 3)) == expected
+    lemmas = [len(words) for words, _ in load_tagged(path, columns=(2, 3))]
+    assert lemmas == [len(words) for words, _ in expected]
 
 
 def test_tagged_words_are_read_strictly(tmp_path):
@@ -291,6 +293,8 @@ def test_tagged_words_are_read_strictly(tmp_path):
         load_tagged(write(tmp_path / "e.tsv", "# nothing\n\n"))
     with pytest.raises(DataError, match="nowhere.tsv does not exist"):
         load_tagged(tmp_path / "nowhere.tsv")
+    with pytest.raises(DataError, match="line 1: .*a carriage return inside one"):
+        load_tagged(write(tmp_path / "mac.tsv", b"a\tX\rb\tY\r\rc\tZ\r"))
     with pytest.raises(ValueError, match="two column numbers"):
         load_tagged(path, columns=("word", "tag"))
 

@@ -146,6 +146,38 @@ def test_predictions_come_in_the_order_of_the_texts(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("kind", "options", "answer"),
+    [
+        (kzoo.TextClassifier, {"num_classes": 2}, lambda m: m.classify(["ab"])),
+        (kzoo.TokenClassifier, {"num_classes": 2}, lambda m: m.tag([["ab", "c"]])),
+        (kzoo.PairScorer, {}, lambda m: m.rank("ab", ["c"])),
+        (kzoo.SentenceEmbedder, {}, lambda m: m.embed(["ab"])),
+        (kzoo.QuestionAnswering, {}, lambda m: m.answer([("ab", "cd")])),
+        (kzoo.MaskedLM, {}, lambda m: m.fill(["a<mask>"])),
+    ],
+)
+def test_what_is_no_number_is_no_answer(kind, options, answer):
+    texts = ["abcd"]
+    tokenizer = FastTokenizer.train(texts, 20, algorithm="character", mask_token=True)
+    model = kind.from_size("tiny", tokenizer, name="task", **options, **SMALL)
+    answer(model)
+    name, variable = list(model.named_variables().items())[-1]
+    variable.assign(variable * np.nan)
+    with pytest.raises(ValueError, match=f"{name} holds NaN .* nothing can be predict"):
+        answer(model)
+
+
+def test_what_grows_beyond_all_numbers_is_no_answer():
+    model = task(head_dropout=0.0)
+    largest = np.finfo("float32").max
+    for name in ("head/output/kernel", "head/output/bias"):
+        variable = model.named_variables()[name]
+        variable.assign(np.full(variable.shape, largest))
+    with pytest.raises(ValueError, match="of task are NaN or infinite, though all"):
+        model.classify(["ab", "cd", "a"])
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         kzoo.TextClassifier,

@@ -131,6 +131,14 @@ def test_a_saved_model_gives_probabilities(tmp_path):
     assert difference(got.numpy()[:, 0], expected) <= 1e-5
 
 
+def test_an_artifact_s_certain_scores_stay_as_they_are():
+    task, scores = scorer(output_activation="sigmoid"), [[0.0], [0.25], [1.0]]
+    logits = to_numpy(task.from_named_outputs({"scores": np.float32(scores)}))
+    assert np.isfinite(logits).all()
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(sigmoid(logits), scores, rtol=1e-6)
+
+
 def test_a_folder_and_a_keras_file_hold_it(tmp_path):
     task = compiled(perturbed(scorer(output_activation="sigmoid", max_length=9)))
     task.save_folder(tmp_path / "folder")

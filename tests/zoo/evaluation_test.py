@@ -362,3 +362,33 @@ def test_an_artifact_is_scored_by_the_same_code(writer, tmp_path):
         found = evaluation.answers(writer, recipe, [TEXT])
     assert asked
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_data_of_another_task_are_refused_before_the_work(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(["a b"], 30, algorithm="character")
+    tagger = kzoo.TokenClassifier.from_size(
+        "tiny", tokenizer, labels=["O", "B-X"], num_layers=1
+    )
+    recipe = dataclasses.replace(recipe_of("ewt-entities"), task_options={})
+    (tmp_path / "test.tsv.gz").write_text("a\tNOUN\n")
+    with pytest.raises(DataError, match=r"test: none of its.*'B-X'.*\['NOUN'\]"):
+        evaluation.evaluate(tagger, recipe, tmp_path, ["test"])
+    with pytest.raises(DataError, match="none of its labels is the model's"):
+        evaluation.evaluate_exports(tagger, recipe, tmp_path)
+    (tmp_path / "test.tsv.gz").write_text("a\tNOUN\nb\tO\n")  # some may be new
+    recipe = dataclasses.replace(recipe, evaluation=Evaluation(main=("test", "f1")))
+    with pytest.raises(ValueError, match=r"main: .* 'test' has, of \['accuracy'\]"):
+        evaluation.evaluate(tagger, recipe, tmp_path, ["test"])
+
+
+@pytest.mark.parametrize("where", [{"main": ("test", "accurcy")}, {"measures": ["x"]}])
+def test_a_measure_that_the_task_has_not_is_refused_before_the_work(where, tmp_path):
+    with pytest.raises(ValueError, match="expected measures of .*'macro_f1'"):
+        evaluation.evaluate(None, recipe_of("imdb-sentiment", **where), tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_the_names_of_measures_are_those_that_are_computed(name):
+    recipe = recipe_of(name)
+    wanted = Recipe.load(shipped()[name]).evaluation.main
+    assert wanted[1] in evaluation._MEASURES[recipe.task][1]

@@ -128,6 +128,11 @@ def changed(**changes):
             | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
             r"\[data\] columns: expected 2 for task 'seq2seq_lm'",
         ),
+        (  # two columns where none are named
+            {"task": "pair_scorer", "data__format": "columns", "data__train": "a"}
+            | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
+            r"columns: expected 3 for task 'pair_scorer'.*Received: \[0, 1\]",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_named_with_file_and_key(tmp_path, changes, message):

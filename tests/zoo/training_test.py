@@ -247,11 +247,37 @@ def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
         training.train(wrong, tmp_path, out)
     right = moods(task_options={"labels": ["sad", "glad"]})
     assert training.train(right, tmp_path, out).labels == ["sad", "glad"]
+    other = moods(task_options={"labels": ["glad", "sad"]})
     with pytest.raises(training.OtherTraining, match="labels"):  # epochs were done
-        training.train(moods(task_options={"labels": ["glad", "sad"]}), tmp_path, out)
+        training.train(other, tmp_path, out)
+    (out / "training" / "state.npz").unlink()  # nor is a model lost without its state
+    with pytest.raises(training.OtherTraining, match="labels"):
+        training.train(other, tmp_path, out)
 
 
-@pytest.mark.parametrize("key", ["tokenizer", "dtype", "config"])
+def test_what_begins_anew_has_its_own_tokenizer_and_leaves_what_is_not_its(
+    moods, tmp_path
+):
+    out = tmp_path / "out"
+
+    def begin(size):
+        recipe = moods(tokenizer={"vocabulary_size": size})
+        return training.Run(recipe, *read_training(recipe, tmp_path), out)
+
+    assert begin(5).tokenizer.vocabulary_size == 5
+    for name in ("splits.npz", "best.npz", "data.tsv"):
+        (out / "training" / name).write_text("x")
+    (out / "history.json").write_text("[]")
+    again = begin(6)
+    assert not again.resumed and again.tokenizer.vocabulary_size == 6
+    assert {path.name for path in (out / "training").iterdir()} == {
+        *("data.tsv", "settings.json", "tokenizer"),
+    }
+    assert not (out / "history.json").exists()
+    assert begin(6).resumed
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "dtype", "config", "units"])
 def test_task_options_are_not_what_other_tables_say(moods, tmp_path, key):
     with pytest.raises(RecipeError, match=rf"\[task_options\]: expected.*\['{key}'\]"):
         training.train(moods(task_options={key: "x"}), tmp_path, tmp_path / "out")
@@ -265,14 +291,43 @@ def test_a_training_that_diverges_ends_and_keeps_what_was_before(moods, tmp_path
                     variable.assign(variable * np.nan)
 
     out = tmp_path / "out"
-    with pytest.raises(training.Diverged, match="loss of epoch 2 is nan"):
+    with pytest.raises(
+        training.Diverged,
+        match="in epoch 2 loss is nan. The state of epoch 1 is kept. .* another folder",
+    ):
         training.train(moods(), tmp_path, out, callbacks=[Break()])
     assert not (out / "model.safetensors").exists()
     task = training.train(moods(), tmp_path, out)  # goes on from the first epoch
     assert all(np.isfinite(w).all() for w in task.get_weights())
 
 
-def test_a_side_that_examples_have_not_is_named(moods, tmp_path):
-    hold_out = {"validation": 0.3, "side": 5}
-    with pytest.raises(DataError, match="side: expected a number below 2.*Received: 5"):
+class _BreakLast(keras.callbacks.Callback):
+    """As a last step does: the weights are none, and the loss has not seen them."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            weight = self.model.named_variables()["head/output/bias"]
+            weight.assign(weight * 0 + np.inf)
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.3])
+def test_weights_that_no_loss_has_seen_are_looked_at(moods, tmp_path, validation):
+    recipe = moods(
+        data={"hold_out": {"validation": validation, "by": "end"}},
+        training={"batch_size": 3 if validation else 4},
+    )
+    found = "val_loss is nan" if validation else "the weight head/output/bias is not"
+    with pytest.raises(
+        training.Diverged, match=f"in epoch 1 {found}.*No epoch is kept"
+    ):
+        training.train(recipe, tmp_path, tmp_path / "out", callbacks=[_BreakLast()])
+    # So the same folder takes a lower rate.
+    lower = moods(training={"schedule": {"peak": 0.001, "kind": "constant"}})
+    training.train(lower, tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("side", [1, 5])  # the label is no text
+def test_a_side_that_examples_have_not_is_named(moods, tmp_path, side):
+    hold_out = {"validation": 0.3, "side": side}
+    with pytest.raises(DataError, match=f"side: expected .* below 1.*Received: {side}"):
         read_training(moods(data={"hold_out": hold_out}), tmp_path)
