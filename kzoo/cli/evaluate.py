@@ -190,13 +190,13 @@ def _table(preset, recipe, scores):
     for test, found in scores["tests"].items():
         for number, (name, row) in enumerate(found["measures"].items()):
             main = recipe.evaluation.main == (test, name)
-            low, high = _number(row["low"]), _number(row["high"])
+            ends = [_number(row[end]) for end in ("low", "high")]
             table.add_row(
                 "" if number else test,
                 "" if number else f"{found['rows']:,}",
                 name,
                 _number(row["value"]),
-                f"{low} to {high}",
+                " to ".join(ends) if row["value"] is not None else "",
                 style="bold" if main else None,
             )
     return table
@@ -214,6 +214,8 @@ def _signatures(scores):
 
 def _number(value):
     """Percentages and perplexities with two digits, rates and losses with four."""
+    if value is None:
+        return "not defined"
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
@@ -225,6 +227,12 @@ def _check(recipe, scores):
     low, high = recipe.evaluation.interval
     value = scores["tests"][test]["measures"][measure]["value"]
     said = f"the recipe's interval, {low} to {high}."
+    if value is None:
+        raise Failure(
+            f"{measure} on {test} is not defined: all targets are equal, or all "
+            f"answers. Expected {said}",
+            FAILED,
+        )
     if not low <= value <= high:
         raise Failure(f"{measure} on {test} is {value:.4g}, outside {said}", FAILED)
     note(f"{measure} on {test} is inside {said}")

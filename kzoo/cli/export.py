@@ -129,6 +129,7 @@ def export(
             f"Received: --format {format}, --exporter {exporter}."
         )
     task = load_model(model)
+    _check(task, functions, opset if exporter == "kzoo" else None, portable)
     options = dict(format=format, overwrite=overwrite)
     options |= dict(text=True) if text else {}
     options |= dict(functions=functions) if functions else {}
@@ -141,3 +142,21 @@ def export(
         options |= {} if exporter == "kzoo" else dict(exporter=exporter)
     description = f"Exporting and verifying {out_path}"
     reports.show(reports.run(description, task.export, out_path, **options), report)
+
+
+def _check(task, functions, opset, portable):
+    """Refuses what no export of the model can have."""
+    from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, PORTABLE_OPSET
+
+    steps = getattr(task, "stepwise_functions", list)()
+    known = [function.name for function in (*steps, *task.export_functions())]
+    if not {*(functions or ())} <= {*known}:
+        raise Failure(
+            f"--functions: expected names of {known}. Received: {', '.join(functions)}."
+        )
+    largest = PORTABLE_OPSET if portable else MAXIMUM_OPSET
+    if opset is not None and not MINIMUM_OPSET <= opset <= largest:
+        raise Failure(
+            f"--opset: expected a number from {MINIMUM_OPSET} to {largest}"
+            f"{' with --portable' * portable}. Received: {opset}."
+        )

@@ -25,6 +25,8 @@ they agree and 1 when not.
   kzoo verify model.onnx --against model_without_tokenizer --input ids.jsonl
 """)
 
+_SAVED_MODEL = "saved_model.pb"
+
 
 @one_line_errors
 def verify(
@@ -59,6 +61,12 @@ def verify(
     if not artifact.exists():
         raise Failure(
             f"{artifact} does not exist. Expected files that `kzoo export` wrote."
+        )
+    files = [artifact] if artifact.is_file() else [*artifact.iterdir()]
+    if not any(f.suffix.lower() == ".onnx" or f.name == _SAVED_MODEL for f in files):
+        raise Failure(
+            f"{artifact} holds no model. Expected an ONNX file, or a folder that "
+            "`kzoo export` wrote."
         )
     reports.check_path(report)
     task = load_model(against)

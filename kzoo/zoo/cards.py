@@ -343,7 +343,7 @@ def _exports(preset, exports):
         return f"Not measured. `{command}` writes and verifies one."
     measures = list(exports["score"])
     names = ("form", "MB", "largest difference", *map(_words, measures), "seconds")
-    own = [shown(exports["score"][measure]) for measure in measures]
+    own = [f"{exports['score'][measure]:.4g}" for measure in measures]
     rows = [("the model in Keras", "", "", *own, f"{exports['seconds']:.0f}")]
     left = []
     for form in exports["forms"]:
@@ -358,7 +358,7 @@ def _exports(preset, exports):
                 form["form"],
                 f"{form['bytes'] / 1e6:.1f}",
                 f"{form['difference']:.1e}",
-                *(shown(score[m]) if m in score else "" for m in measures),
+                *(f"{score[m]:.4g}" if m in score else "" for m in measures),
                 f"{form['seconds']:.0f}" if score else "",
             )
         )

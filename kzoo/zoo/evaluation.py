@@ -46,7 +46,7 @@ def evaluate(task, recipe, folder, tests=None):
         dict as `scores.json` holds it: `machine`, `versions`, `main` where the recipe
         has one, and `tests`, name to `rows`, `options`, `seconds` and `measures`. A
         measure has `value`, `low`, `high`, `confidence`, and a `signature` where its
-        field has one.
+        field has one; the first three are `None` where it is not defined.
 
     Raises:
         DataError: a test set's file is missing, with what was expected, or wrong, or
@@ -80,11 +80,7 @@ def evaluate(task, recipe, folder, tests=None):
             "measures": kept(measures(recipe, rows, found)),
         }
     if test in scores["tests"]:
-        if measure not in scores["tests"][test]["measures"]:
-            raise ValueError(
-                f"[evaluation] main: expected a measure that {test!r} has, of "
-                f"{list(scores['tests'][test]['measures'])}. Received: {measure!r}."
-            )
+        _check_main(recipe, scores["tests"][test]["measures"])
         scores["main"] = [test, measure]
     return scores
 
@@ -121,7 +117,10 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
         found = answers(task, recipe, rows)
         count = len(found)
         found = kept(measures(recipe, rows, found))
-        return {name: row["value"] for name, row in found.items()}
+        if recipe.evaluation.main:
+            _check_main(recipe, found)
+        values = {name: row["value"] for name, row in found.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     where = {"machine": machine(), "versions": versions()}
     found = measure_exports(task, score, forms, advance)
@@ -139,20 +138,29 @@ def _check_measures(recipe):
         )
 
 
+def _check_main(recipe, found):
+    """Raises `ValueError` where the main measure is none that the data have."""
+    test, measure = recipe.evaluation.main
+    if measure not in found:
+        raise ValueError(
+            f"[evaluation] main: expected a measure that {test!r} has, of "
+            f"{list(found)}. Received: {measure!r}."
+        )
+
+
 def _check_labels(task, recipe, name, examples):
     """Raises `DataError` where none of the labels of a test set is the model's."""
     if recipe.task == "token_classifier":
         found = {label for _, labels in examples for label in labels}
-    elif recipe.task == "text_classifier" and not (
-        {"labels", "num_classes"} & set(recipe.task_options)  # `_class` checks these
-    ):
-        found = {target for *_, target in examples}
+    elif recipe.task == "text_classifier":
+        found = {*_classes(recipe, examples)}
     else:
         return
-    if not found & {*task.labels}:
+    known = list(task.labels or range(task.num_classes))
+    if not found & {*known}:
         raise DataError(
-            f"{name}: none of its labels is the model's. Expected: {task.labels}. "
-            f"Received: {sorted(found)[:20]}. Is it the data of another task?"
+            f"{name}: none of its labels is the model's. Expected: {known}. Received: "
+            f"{sorted(found, key=str)[:20]}. Is it the data of another task?"
         )
 
 
@@ -272,7 +280,11 @@ def bootstrap(count, statistic, *, size=1, samples=SAMPLES, seed=SEED):
     ends = [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)]
 
     def interval(parts):
-        return tuple(np.nanpercentile(np.concatenate(parts), ends).tolist())
+        values = np.concatenate(parts)
+        defined = values[~np.isnan(values)]
+        if not len(defined):
+            return math.nan, math.nan
+        return tuple(np.percentile(defined, ends).tolist())
 
     if isinstance(drawn[0], dict):
         return {name: interval([each[name] for each in drawn]) for name in drawn[0]}
@@ -350,11 +362,16 @@ def _papers(sacrebleu, recipe, translations, references):
 # Classes, labels and numbers.
 
 
-def _classification(recipe, examples, classes):
-    """Accuracy, and the mean F1 of the classes that occur."""
+def _classes(recipe, examples):
+    """The class of each example, by its name where the recipe names them."""
     _, y = inputs_and_targets(recipe, examples)
     labels = recipe.task_options.get("labels")
-    y = [labels[i] if labels and isinstance(i, int) else i for i in y]
+    return [labels[i] if labels and isinstance(i, int) else i for i in y]
+
+
+def _classification(recipe, examples, classes):
+    """Accuracy, and the mean F1 of the classes that occur."""
+    y = _classes(recipe, examples)
     kinds = sorted({*y, *classes}, key=str)
     is_expected, is_got = (
         np.array([[each == kind for kind in kinds] for each in column])
@@ -409,10 +426,13 @@ def _correlation(recipe, examples, predicted):
     def pearson(pair):
         """Along the last axis of (2, ...); NaN where one side is constant."""
         first, second = pair - pair.mean(axis=-1, keepdims=True)
-        with np.errstate(invalid="ignore"):
-            return (first * second).sum(axis=-1) / np.sqrt(
-                (first**2).sum(axis=-1) * (second**2).sum(axis=-1)
-            )
+        # Not by the sums: the mean of equal numbers may be another one.
+        varies = (np.ptp(pair, axis=-1) > 0).all(axis=0)
+        squares = (first**2).sum(axis=-1) * (second**2).sum(axis=-1)
+        products = (first * second).sum(axis=-1)
+        return np.where(varies, products, np.nan) / np.sqrt(
+            np.where(varies, squares, 1)
+        )
 
     def scores(chosen):
         pair = columns[:, chosen]
@@ -522,8 +542,11 @@ def _of_sums(counts, scores):
 
 
 def _row(value, ends, signature=None):
-    low, high = map(float, ends)
-    row = {"value": float(value), "low": low, "high": high, "confidence": CONFIDENCE}
+    # What is not defined is null in JSON, which has no NaN.
+    value, low, high = (
+        None if math.isnan(number) else float(number) for number in (value, *ends)
+    )
+    row = {"value": value, "low": low, "high": high, "confidence": CONFIDENCE}
     return row if signature is None else {**row, "signature": signature}
 
 

@@ -79,6 +79,11 @@ def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
     assert "no folder" in refused(
         "export", translator, "--out", missing, "--report", missing / "r.json"
     )
+    opset = ("export", translator, "--out", missing, "--opset")
+    assert "--opset: expected a number from 17 to 24" in refused(*opset, 3)
+    assert "to 18 with --portable. Received: 20" in refused(*opset, 20, "--portable")
+    assert "holds no model" in refused("verify", translator, "--against", translator)
+    assert "holds no model" in refused("verify", __file__, "--against", translator)
     assert not missing.exists()
 
 
@@ -97,8 +102,8 @@ def test_functions_are_chosen_by_name(run, refused, writer, tmp_path):
     result = run("verify", path, "--against", writer)
     assert result.exit_code == 0 and "step" in result.stdout
     other = ("export", writer, "--out", tmp_path / "other")
-    line = refused(*other, "--functions", "train", code=1)
-    assert "functions must be among ['prefill', 'step', 'forward', 'gen" in line
+    line = refused(*other, "--functions", "step", "--functions", "train")
+    assert "names of ['prefill', 'step', 'forward', 'generate']. Received: step" in line
 
 
 def test_weights_beyond_a_threshold_stand_beside_the_file(

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from kzoo.cli.console import Failure
+from kzoo.cli.evaluate import _check
 from kzoo.tokenizers import FastTokenizer, load_tokenizer
 from kzoo.zoo import (
     evaluation,
@@ -304,6 +306,45 @@ def test_scores_stay_when_the_exports_fail(
     assert "expected a file. Received: a folder" in refused(*command, "--out", folder)
 
 
+def test_a_folder_s_exports_are_those_of_its_own_recipe(refused, tagger):
+    other = ("--recipe", tagger / "recipe.toml", "--exports")
+    line = refused("evaluate", tagger / "run", "--data", tagger / "data", *other)
+    assert "the folder's own recipe says. Received: --recipe" in line
+
+
+def test_data_of_another_task_leave_the_scores_as_they_were(refused, trained, tmp_path):
+    for file in (tmp_path / "data").iterdir():
+        text = file.read_text()
+        file.write_text(text.replace("\tB-PER", "\tNOUN").replace("\tO", "\tVERB"))
+    (tmp_path / "run" / "scores.json").write_text("{}")
+    line = refused("evaluate", tmp_path / "run", "--data", tmp_path / "data")
+    assert "none of its labels is the model's" in line and "NOUN" in line
+    assert (tmp_path / "run" / "scores.json").read_text() == "{}"
+
+
+def test_a_file_that_is_named_like_a_preset_is_no_folder(
+    refused, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imdb-sentiment").write_text("")
+    line = refused("evaluate", "imdb-sentiment", "--data", tmp_path)
+    assert "does not exist" in line and "'columns'" in line
+
+
+@pytest.mark.parametrize("value", [None, 0.1])
+def test_a_main_score_outside_of_the_interval_ends_the_command(value):
+    recipe = tiny("stsb-embedder")
+    recipe = dataclasses.replace(
+        recipe, evaluation=dataclasses.replace(recipe.evaluation, interval=(0.2, 0.3))
+    )
+    test, measure = recipe.evaluation.main
+    scores = {"tests": {test: {"measures": {measure: {"value": value}}}}}
+    said = "outside" if value else "not defined"
+    with pytest.raises(Failure, match=f"{said}.* 0.2 to 0.3") as caught:
+        _check(recipe, {**scores, "main": [test, measure]})
+    assert caught.value.code == 1
+
+
 def test_a_training_may_have_its_recipe_s_name(run, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
         recipes, "shipped", lambda: {"entities": tmp_path / "recipe.toml"}
@@ -402,6 +443,9 @@ def test_a_missing_file_is_named_with_what_was_expected(refused, prepared, tmp_p
     assert "'columns', columns [4, 0]" in line and recipe.data.url in line
     by_name = ("train", "imdb-sentiment", "--data", tmp_path / "data")
     assert refused(*by_name, "--out", tmp_path / "new") == line
+    line = refused("train", "imdb", "--data", tmp_path, "--out", tmp_path / "new")
+    assert line.startswith(f"Error: {tmp_path / 'imdb'} does not exist. Expected in")
+    assert line.endswith("Did you mean imdb-sentiment?")
     assert not (tmp_path / "new").exists()
 
 

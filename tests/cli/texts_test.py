@@ -80,6 +80,15 @@ def test_the_other_kind_of_model_is_refused(refused, request, command, model, hi
     assert hint in refused(command, request.getfixturevalue(model), "abc")
 
 
+@pytest.mark.parametrize("command", ["translate", "generate"])
+def test_a_model_that_writes_nothing_is_refused(refused, tokenizer, command, tmp_path):
+    kzoo.TextClassifier.from_size(
+        "tiny", tokenizer, num_classes=2, num_layers=1, hidden_dim=8
+    ).save_folder(tmp_path)
+    line = refused(command, tmp_path, "abc")
+    assert "is a TextClassifier" in line and line.endswith("It writes no text.")
+
+
 def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"abc\n\xff\n")

@@ -134,6 +134,8 @@ def test_arrays_are_read_by_rows(tmp_path):
         ("a.json", b"[1,\n2", "a.json is not JSON: .* line 2 column 2"),
         ("a.json", b"{}", "expected a list of examples. Received: dict"),
         ("a.json", b"[]", "is empty"),
+        ("a.json", b"[" * 100_000, "a.json is nested too deeply"),
+        ("a.jsonl", b"[1]\n" + b"[" * 100_000, "line 2 is nested too deeply"),
         ("a.npz", b"no", "is no .npz file of numpy"),
     ],
 )

@@ -2,11 +2,16 @@
 
 import json
 import re
+import shlex
+import shutil
+from copy import deepcopy as copy_of
 
 import pytest
 from huggingface_hub import ModelCard
+from typer.testing import CliRunner
 
 import kzoo
+from kzoo.cli import app
 from kzoo.zoo import saving
 from kzoo.zoo.cards import card
 from tests.harness import perturb
@@ -193,6 +198,35 @@ def test_use_is_code_that_runs(folder, written):
     names = {}
     exec("\n".join(lines), names)
     assert isinstance(eval(last, names), str)
+
+
+def test_the_command_gives_what_the_code_gives(folder, written):
+    (line,) = re.findall("^kzoo translate .*$", written, re.MULTILINE)
+    _, command, name, *words = shlex.split(line)
+    assert name == "en-xx"
+    result = CliRunner().invoke(app, [command, str(folder), *words])
+    (pair, _) = json.loads((folder / "examples.json").read_text())["examples"]
+    assert result.stdout == pair["output"] + "\n"
+    assert words == [pair["input"], "--beams", "2", "--max-new-tokens", "5"]
+
+
+def test_options_have_the_names_of_the_command(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "en-xx")
+    options = {"stop": ["a", "b"], "forced_prefix": "c", "num_return_sequences": 2}
+    examples = {"options": options, "examples": [{"input": "a", "output": "c"}]}
+    (copy / "examples.json").write_text(json.dumps(examples))
+    assert "en-xx a --stop a --stop b --prefix c --n-best 2\n" in card(copy)
+
+
+def test_a_measure_that_is_not_defined_is_no_result(folder, tmp_path):
+    copy, scores = shutil.copytree(folder, tmp_path / "en-xx"), copy_of(SCORES)
+    row = {"value": None, "low": None, "high": None, "confidence": 0.95}
+    scores["tests"]["flickr"]["measures"]["pearson"] = row
+    (copy / "scores.json").write_text(json.dumps(scores))
+    text = card(copy)
+    assert "| pearson | not defined |  |" in text
+    names = [result.metric_name for result in ModelCard(text).data.eval_results]
+    assert names == ["bleu lowercased", "chrf"]
 
 
 @pytest.mark.parametrize("examples", ['["ab", "cb"]', '[["ab", "cb"]]'])

@@ -1,6 +1,7 @@
 """Scores: each against the library or the loop that defines it; intervals."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -117,6 +118,33 @@ def test_correlations_are_scipy_s_ties_among_them():
     middle, error = np.arctanh(scores["pearson"]["value"]), 1.96 / math.sqrt(297)
     assert scores["pearson"]["low"] == pytest.approx(np.tanh(middle - error), abs=0.02)
     assert scores["pearson"]["high"] == pytest.approx(np.tanh(middle + error), abs=0.02)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("truth", "found"), [("0.1 0.1 0.1", [1.0, 2.0, 3.0]), ("1 2 3", [0.1, 0.1, 0.1])]
+)
+def test_a_correlation_with_equal_numbers_is_not_defined(truth, found):
+    examples = [("a", "b", score) for score in truth.split()]
+    scores = evaluation.measures(recipe_of("stsb-embedder"), examples, found)
+    for row in scores.values():
+        assert [row["value"], row["low"], row["high"]] == [None, None, None]
+    json.dumps(scores, allow_nan=False)
+
+
+@pytest.mark.filterwarnings("error")
+def test_draws_whose_correlation_is_not_defined_do_not_count():
+    examples = [("a", "b", score) for score in ("1", "2", "3")]
+    scores = evaluation.measures(recipe_of("stsb-embedder"), examples, [2.0, 4.0, 6.0])
+    for row in scores.values():  # a ninth of the draws has one example, thrice
+        assert [row["value"], row["low"], row["high"]] == pytest.approx([1, 1, 1])
+
+
+@pytest.mark.parametrize("target", ["nan", "-inf", "five"])
+def test_a_target_that_is_no_number_is_refused(target):
+    examples = [("a", "b", "1"), ("a", "b", target)]
+    with pytest.raises(DataError, match=f"must be numbers. .*'{target}' for example 1"):
+        evaluation.measures(recipe_of("stsb-embedder"), examples, [1.0, 2.0])
 
 
 def test_bleu_is_given_as_sacrebleu_and_as_papers_have_it():
@@ -379,6 +407,36 @@ def test_data_of_another_task_are_refused_before_the_work(tmp_path):
     recipe = dataclasses.replace(recipe, evaluation=Evaluation(main=("test", "f1")))
     with pytest.raises(ValueError, match=r"main: .* 'test' has, of \['accuracy'\]"):
         evaluation.evaluate(tagger, recipe, tmp_path, ["test"])
+
+
+@pytest.mark.parametrize(
+    ("options", "label", "right"),
+    [
+        ({"labels": ["neg", "pos"]}, "1", True),
+        ({"labels": ["neg", "pos"]}, "pos", True),
+        ({"labels": ["bad", "good"]}, "1", False),  # the recipe knows, the model not
+        ({"num_classes": 2}, "1", False),
+        ({}, "1", False),
+        ({}, "pos", True),
+    ],
+)
+def test_classes_have_to_be_the_model_s(tmp_path, options, label, right):
+    tokenizer = kzoo.FastTokenizer.train(["a b"], 30, algorithm="character")
+    model = kzoo.TextClassifier.from_size(
+        "tiny", tokenizer, labels=["neg", "pos"], num_layers=1, hidden_dim=8
+    )
+    recipe = dataclasses.replace(recipe_of("imdb-sentiment"), task_options=options)
+    assert recipe.data.columns == (4, 0)
+    (file,) = recipe.data.test["test"].files
+    (tmp_path / file).write_text(f"{label}\t-\t-\t-\tb\n")
+    if right:
+        scores = evaluation.evaluate(model, recipe, tmp_path)
+        (answer,) = model.classify(["b"])
+        measures = scores["tests"]["test"]["measures"]
+        assert measures["accuracy"]["value"] == float(answer == "pos")
+    else:
+        with pytest.raises(DataError, match=r"Expected: \['neg', 'pos'\]. Received"):
+            evaluation.evaluate(model, recipe, tmp_path)
 
 
 @pytest.mark.parametrize("where", [{"main": ("test", "accurcy")}, {"measures": ["x"]}])

@@ -165,6 +165,20 @@ def test_a_manifest_that_is_none_is_refused(preset, content):
         kzoo.from_preset(preset)
 
 
+@pytest.mark.parametrize("name", ["preset.json", "recipe.toml"])
+def test_a_record_may_begin_with_a_byte_order_mark(preset, name):
+    expected = registry.read_record(preset, name)
+    (preset / name).write_bytes(b"\xef\xbb\xbf" + (preset / name).read_bytes())
+    assert registry.read_record(preset, name) == expected
+
+
+def test_a_score_may_be_undefined():
+    row = {"value": None, "low": None, "high": None, "confidence": 0.95}
+    tests = {"test": {"measures": {"pearson": row}}}
+    score = registry.main_score({"tests": tests, "main": ["test", "pearson"]})
+    assert score.value is None and str(score) == "pearson not defined on test"
+
+
 def test_the_card_may_be_edited_and_other_files_may_lie_there(preset):
     (preset / "README.md").write_text("---\nlicense: mit\n---\n")
     (preset / ".gitattributes").write_text("*.safetensors filter=lfs\n")
