@@ -33,7 +33,7 @@ class SentenceEmbedder(EncoderTask):
     Args:
         config: a `ModelConfig` with one stack.
         tokenizer: for strings.
-        pooling: `"mean"`, `"cls"`, `"max"` or `"last"`, see `kzoo.layers.Pooling`.
+        pooling: `"mean"`, `"cls"`, `"max"` or `"last"`, see `kzoo.layers.pooling`.
         normalize: whether vectors have length 1, so that dot products are cosines.
         max_length: see `EncoderTask`.
         settings: dict of what sentence-transformers says besides, prompts and the name

@@ -269,7 +269,17 @@ class Task(FineTunes, Model):
         Args:
             folder: made when missing.
             dtype: of the weights in the file, as in `save_safetensors`.
+
+        Raises:
+            ValueError: a class of your own, which `load_task` would not find.
         """
+        from kzoo import tasks
+
+        if getattr(tasks, type(self).__name__, None) is not type(self):
+            raise ValueError(
+                f"A folder is of one of kzoo's tasks. Received: {type(self).__name__}. "
+                "Use save_safetensors, or Keras's save of a registered class."
+            )
         folder = Path(folder)
         self.save_safetensors(folder / WEIGHTS_FILE, dtype)
         described = {

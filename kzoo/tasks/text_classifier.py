@@ -96,7 +96,7 @@ class TextClassifier(TextTask):
         num_classes: how many there are, when they have no names.
         tokenizer: for strings.
         pooling: which vector the head reads: `"cls"`, `"last"`, `"mean"`, `"max"` (see
-            `kzoo.layers.Pooling`); or `"max_logits"`: the head reads every token, and
+            `kzoo.layers.pooling`); or `"max_logits"`: the head reads every token, and
             a class has the largest of its logits.
         hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
         head_dropout: rate on what the head's last layer reads.

@@ -265,7 +265,9 @@ class BestEpoch(keras.callbacks.Callback):
         _write_arrays(self.path, self.model.weights, meta)
 
     def on_train_end(self, logs=None):
-        """Sets the weights."""
+        """Sets the weights, where an epoch was kept."""
+        if not self.path.exists():
+            return
         weights = self.model.weights
         with _open_arrays(self.path) as (meta, read):
             _check_fits(self.path, meta, weights)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kzoo
 from kzoo.tasks import load_task
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
@@ -119,3 +120,13 @@ def test_a_folder_that_is_no_model_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"task": "Odd", "model": {}}')
     with pytest.raises(ValueError, match="config.json does not describe a kzoo task"):
         load_task(tmp_path)
+
+
+def test_a_class_of_ones_own_writes_no_folder_that_nothing_loads(tmp_path):
+    class Own(kzoo.CausalLM):
+        pass
+
+    model = Own(causal().config)
+    with pytest.raises(ValueError, match="one of kzoo's tasks. Received: Own"):
+        model.save_folder(tmp_path / "own")
+    assert not (tmp_path / "own").exists()

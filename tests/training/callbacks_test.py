@@ -351,3 +351,11 @@ def test_the_history_has_each_epoch_once_after_a_kill(tmp_path):
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert [row["loss"] for row in rows[1:]] == fitted.history["loss"]
     assert all(row["seconds"] >= 0 for row in rows[1:])
+
+
+def test_no_epoch_leaves_the_weights(tmp_path):
+    model = new_model()
+    before = model.get_weights()
+    fit(model, 0, BestEpoch(tmp_path / "best.npz", "loss"))
+    for got, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(got, expected)
