@@ -340,17 +340,13 @@ class Task(FineTunes, Model):
                 f"was given: {loss!r}. Give MaskedCrossEntropy(label_smoothing=...), "
                 "or leave out one of the two."
             )
-        chosen = False
-        if (
-            keras.backend.backend() == "tensorflow"
-            and kwargs.get("jit_compile", "auto") == "auto"
-        ):
+        choose = kwargs.get("jit_compile", "auto") == "auto"
+        if choose and keras.backend.backend() == "tensorflow":
             # Buckets have many shapes and XLA compiles each; on CPUs TensorFlow's own
             # kernels are also the faster ones (export/benchmarks/fit.py).
             import tensorflow as tf
 
             kwargs["jit_compile"] = bool(tf.config.list_physical_devices("GPU"))
-            chosen = True
         if optimizer == "auto":
             optimizer = self.default_optimizer()
         if loss == "auto":
@@ -363,7 +359,7 @@ class Task(FineTunes, Model):
                 kwargs["weighted_metrics"]
             )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-        if chosen:  # where the file is loaded may have another backend
+        if choose:  # where the file is loaded may have another backend
             self._compile_config.config["jit_compile"] = "auto"
         all_metrics = keras.tree.flatten([metrics, kwargs.get("weighted_metrics")])
         self.leaves_out_filling = isinstance(loss, MaskedLoss) and all(

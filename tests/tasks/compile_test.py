@@ -86,13 +86,15 @@ def test_padding_of_a_language_model_counts_nowhere():
     model = causal()
     model.compile()
     generator = np.random.default_rng(0)
-    ids = generator.integers(4, TOKENIZER.vocabulary_size, (6, 8))
+    ids = generator.integers(4, TOKENIZER.vocabulary_size, (6, 8), dtype="int32")
     ids[2:, 4:] = 0
     real = ids != 0
     forms = [{"token_ids": ids}]
     # Padded with the end token, as other libraries do, and on the left.
     for filled in (np.where(real, ids, 2), np.where(real, ids, 5)):
-        forms += [{"token_ids": filled, "padding_mask": m} for m in (real, real + 0)]
+        forms += [
+            {"token_ids": filled, "padding_mask": m} for m in (real, np.int32(real))
+        ]
     forms.append({"token_ids": np.array([np.roll(r, (r == 0).sum()) for r in ids])})
     losses = [model.evaluate(form, verbose=0) for form in forms]
     np.testing.assert_allclose(losses, [losses[0]] * len(forms), rtol=1e-5)

@@ -194,8 +194,8 @@ def test_classes_do_not_weigh_parts_of_a_sequence_of_arrays():
 def test_weights_of_arrays_without_targets_count():
     model = kzoo.CausalLM.from_size("tiny", vocabulary_size=30, **SMALL)
     model.compile(run_eagerly=True)
-    ids = np.random.default_rng(0).integers(3, 30, (6, 8))
-    weights, own = np.eye(6)[2], {"token_ids": ids[2:3]}
+    ids = np.random.default_rng(0).integers(3, 30, (6, 8), dtype="int32")
+    weights, own = np.eye(6, dtype="float32")[2], {"token_ids": ids[2:3]}
     expected = model.evaluate(own, verbose=0)[0]
     rows = {"token_ids": ids}
     found = model.evaluate(rows, sample_weight=weights, verbose=0)[0]
