@@ -165,6 +165,12 @@ class Task(FineTunes, Model):
             }
         )
 
+    def broken_weights(self):
+        """Yields the names of weights that hold NaN or infinity."""
+        for name, variable in self.named_variables().items():
+            if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+                yield name
+
     def _explain_numbers(self, purpose, outputs):
         """Says why numbers are not finite.
 
@@ -176,12 +182,11 @@ class Task(FineTunes, Model):
         Raises:
             ValueError: a weight is not finite, which is named; or else `outputs`.
         """
-        for name, variable in self.named_variables().items():
-            if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
-                raise ValueError(
-                    f"The weight {name} holds NaN or infinity, so that nothing can be "
-                    f"{purpose}. Load weights from before training diverged."
-                )
+        for name in self.broken_weights():
+            raise ValueError(
+                f"The weight {name} holds NaN or infinity, so that nothing can be "
+                f"{purpose}. Load weights from before training diverged."
+            )
         if outputs is not None:
             raise ValueError(
                 f"The {outputs} of {self.name} are NaN or infinite, though all weights "

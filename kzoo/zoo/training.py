@@ -418,11 +418,8 @@ class _Finite(keras.callbacks.Callback):
         measures = {n: float((logs or {}).get(n, 0.0)) for n in ("loss", "val_loss")}
         wrong = [f"{n} is {v}" for n, v in measures.items() if not np.isfinite(v)]
         # What the last step made of the weights no loss has seen.
-        wrong += [
-            f"the weight {name} is not finite"
-            for name, variable in self.model.named_variables().items()
-            if not keras.ops.all(keras.ops.isfinite(variable))
-        ]
+        broken = self.model.broken_weights()
+        wrong += [f"the weight {name} is not finite" for name in broken]
         if wrong:
             kept, then = "No epoch is kept", "run it again"
             if epoch:  # whose settings are other ones
