@@ -160,7 +160,7 @@ class Stack(Model):
         """
         config = self.config
         padding_mask, memory_padding_mask = map(
-            _as_bool, (padding_mask, memory_padding_mask)
+            as_bool, (padding_mask, memory_padding_mask)
         )
         if config.cross_attention == (memory is None and projected is None):
             raise ValueError(
@@ -358,8 +358,8 @@ class Stack(Model):
         return cls(StackConfig.from_dict(config.pop("config")), **config)
 
 
-def _as_bool(mask):
-    """A mask of any dtype as bool; `None` stays."""
+def as_bool(mask):
+    """A mask as bool, also one of 0 and 1, as other libraries have it; `None` stays."""
     if mask is None or "bool" in str(mask.dtype):
         return mask
     return ops.not_equal(mask, 0)

@@ -12,6 +12,7 @@ from kzoo import ops
 from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
+from kzoo.models.stack import as_bool
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.text_data import LearnsText, is_text
 from kzoo.tokenizers import Template
@@ -89,11 +90,9 @@ class EncoderTask(LearnsText, Exports):
                 f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
                 f"where given. Received the keys {sorted(inputs)}."
             )
-        ids, mask = inputs["token_ids"], inputs.get("padding_mask")
+        ids, mask = inputs["token_ids"], as_bool(inputs.get("padding_mask"))
         if mask is None:
             mask = ops.not_equal(ids, self.config.pad_token_id)
-        elif "bool" not in str(mask.dtype):  # 0 and 1, as other libraries have it
-            mask = ops.not_equal(mask, 0)
         segments = inputs.get("segment_ids")
         given = {} if segments is None else {"segment_ids": segments}
         return self.stack(ids, padding_mask=mask, training=training, **given), mask
