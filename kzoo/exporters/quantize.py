@@ -10,6 +10,9 @@ the head, too, serves both. What is small stays as it is: norms, biases, positio
 | int8 | int8, one scale a row | in integers: activations are quantised on the way |
 | int8_weights | 8 bits, one scale a block of 128 | `MatMulNBits` |
 | int4 | 4 bits, two in a byte, one scale a block of 32 | `MatMulNBits` |
+
+Activations of int8 have one scale a tensor, and one a token where they are products of
+two, as those between the layers of a gated feed-forward network.
 """
 
 import dataclasses
@@ -33,6 +36,10 @@ MODES = ("float16", "int8", *_BLOCKS)
 # weight there is no overflow: 2 * 255 * 64 < 2**15. (onnxruntime: `reduce_range`.)
 _LARGEST = 64
 
+# Products of activations have peaks, which leave few steps for a batch's other tokens
+# (Yang et al., 2024, https://arxiv.org/abs/2405.14428).
+_GATED, _OF_PRODUCTS = "feed_forward/gate+intermediate/", "feed_forward/output/"
+
 # Half a step, and what the division by a step in float32 adds to it.
 LARGEST_ROUNDING = 0.501
 
@@ -48,6 +55,7 @@ class Matrix:
         by_rows: whether the products' outputs, or the tokens, are its rows: (N, K); its
             columns else, (K, N).
         read: gives the initialiser.
+        by_token: whether what it multiplies gets a scale a token, for `"int8"`.
     """
 
     name: str
@@ -55,6 +63,7 @@ class Matrix:
     shape: tuple
     by_rows: bool
     read: Callable
+    by_token: bool
 
     @property
     def size(self):
@@ -238,16 +247,52 @@ class Matrices:
         nodes, graph.nodes = graph.live_nodes(), []
         for op_type, inputs, outputs, attributes in nodes:
             if op_type in _PRODUCTS and inputs[1] in self.found:
-                rounded = [graph.fresh("Rounded") for _ in range(4)]
-                graph.nodes += [
-                    ("DynamicQuantizeLinear", inputs[:1], rounded[:3], {}),
-                    ("DequantizeLinear", rounded[:3], rounded[3:], {}),
-                ]
-                inputs = [rounded[3], *inputs[1:]]
+                by_token = self.found[inputs[1]].by_token
+                numbers, scale, zero = _round_to_8_bits(graph, inputs[0], by_token)
+                if by_token:  # `DequantizeLinear` takes no scale a row of two axes
+                    centred = [_add(graph, "Cast", [i], to=1) for i in (numbers, zero)]
+                    rounded = _add(graph, "Mul", [_add(graph, "Sub", centred), scale])
+                else:
+                    rounded = _add(graph, "DequantizeLinear", [numbers, scale, zero])
+                inputs = [rounded, *inputs[1:]]
             for value in attributes.values():
                 if isinstance(value, OnnxGraph):
                     self._round_activations(value)
             graph.nodes.append((op_type, inputs, outputs, attributes))
+
+
+def _round_to_8_bits(graph, x, by_token):
+    """Adds nodes that give activations 8 bits.
+
+    Args:
+        graph: the one that gets the nodes.
+        x: the name of the activations, float32 (..., K).
+        by_token: a scale for each K of them, of symmetrical numbers; else one for all.
+
+    Returns:
+        The names of uint8 (..., K), float32 (..., 1) or (), and the uint8 () that is 0.
+    """
+    if not by_token:
+        outputs = [graph.fresh(f"Quantized{i}") for i in range(3)]
+        graph.nodes.append(("DynamicQuantizeLinear", [x], outputs, {}))
+        return outputs
+    node = functools.partial(_add, graph)
+    names = [graph.constant(np.float32(i)).name for i in (1e-30, 1 / 127, 128)]
+    least, step, middle = names
+    if graph.root.opset < 18:
+        largest = node("ReduceMax", [node("Abs", [x])], axes=[-1])
+    else:
+        axes = graph.constant(np.array([-1])).name
+        largest = node("ReduceMax", [node("Abs", [x]), axes])
+    scale = node("Mul", [node("Max", [largest, least]), step])
+    numbers = node("Add", [node("Round", [node("Div", [x, scale])]), middle])
+    return node("Cast", [numbers], to=2), scale, graph.constant(np.uint8(128)).name
+
+
+def _add(graph, op_type, inputs, **attributes):
+    name = graph.fresh(op_type)
+    graph.nodes.append((op_type, inputs, [name], attributes))
+    return name
 
 
 def _find(graph, mode):
@@ -267,7 +312,9 @@ def _find(graph, mode):
         large = dtype == "float32" and len(shape) == 2 and np.prod(shape) >= SMALLEST
         table = name.endswith("token_embedding/embeddings")
         if large and len(uses) == 1 and (table or set(*uses.values()) != {"Gather"}):
-            found[name] = Matrix(name, mode, tuple(shape), *uses, read)
+            gate = name.replace(_OF_PRODUCTS, _GATED)
+            by_token = gate != name and gate in layouts
+            found[name] = Matrix(name, mode, tuple(shape), *uses, read, by_token)
     return found
 
 
@@ -329,10 +376,9 @@ class _Pass:
 
     def _integers(self, graph, matrix, x, bias, outputs, activations):
         """The standard's operators; onnxruntime fuses them to one, in loops, too."""
-        node = functools.partial(self._add, graph)
+        node = functools.partial(_add, graph)
         if x not in activations:
-            activations[x] = [graph.fresh(f"Quantized{i}") for i in range(3)]
-            graph.nodes.append(("DynamicQuantizeLinear", [x], activations[x], {}))
+            activations[x] = _round_to_8_bits(graph, x, matrix.by_token)
         numbers, scale, zero = activations[x]
         values = matrix.values
         if matrix.by_rows:
@@ -341,16 +387,19 @@ class _Pass:
             )
         product = node("MatMulInteger", [numbers, values, zero])
         product = node("Cast", [product], to=1)
-        scale = node("Mul", [scale, matrix.scales])
+        factors = [product, node("Mul", [scale, matrix.scales])]
+        if matrix.by_token:
+            # In another order: onnxruntime 1.32 fuses the usual one to an operator that
+            # reads the scale of the first token alone.
+            factors = [node("Mul", [product, matrix.scales]), scale]
         if not bias:
-            graph.nodes.append(("Mul", [product, scale], outputs, {}))
+            graph.nodes.append(("Mul", factors, outputs, {}))
             return
-        product = node("Mul", [product, scale])
-        graph.nodes.append(("Add", [product, bias], outputs, {}))
+        graph.nodes.append(("Add", [node("Mul", factors), bias], outputs, {}))
 
     def _gather(self, graph, matrix, ids, outputs):
         """Rows of a table: float32 (..., K)."""
-        node = functools.partial(self._add, graph)
+        node = functools.partial(_add, graph)
         if self.mode == "int8":
             axes = self.root.constant(np.array([-1])).name
             rows = node("Cast", [node("Gather", [matrix.values, ids], axis=0)], to=1)
@@ -370,11 +419,6 @@ class _Pass:
         rows = node("GatherBlockQuantized", inputs, **options)
         ends = [self.root.constant(np.array([i])).name for i in (0, width, -1)]
         graph.nodes.append(("Slice", [rows, *ends], outputs, {}))
-
-    def _add(self, graph, op_type, inputs, **attributes):
-        name = graph.fresh(op_type)
-        graph.nodes.append((op_type, inputs, [name], attributes))
-        return name
 
     def _once(self, name, op_type, inputs, **attributes):
         """The name of what is made of a weight alone."""

@@ -169,6 +169,39 @@ def test_int8_is_made_of_standard_operators_that_onnxruntime_fuses(tmp_path, qui
     assert found.count("DynamicQuantizeMatMul") == 5
 
 
+@pytest.mark.parametrize("opset", [17, 23])
+def test_int8_rounds_each_token_by_itself_in_a_gated_network(tmp_path, quick, opset):
+    path = tmp_path / "m.onnx"
+    model = classifier(feed_forward="gated")
+    inputs = {"token_ids": np.arange(18).reshape(2, 9) + 4}
+    model.export(path, format="onnx", quantize="int8", opset=opset)
+    file = onnx.load(path)
+    by_name = {name: n for n in file.graph.node for name in n.output}
+    (product,) = [
+        n
+        for n in file.graph.node
+        if n.op_type == "MatMulInteger" and n.input[1] == f"{KERNEL}/int8"
+    ]
+    rounding = by_name[product.input[0]]
+    while rounding.op_type != "Div":
+        rounding = by_name[rounding.input[0]]
+    after = [n for n in file.graph.node if product.output[0] in n.input]
+    while len(after) == 1 and after[0].op_type != "Add":
+        product = after[0]
+        after = [n for n in file.graph.node if product.output[0] in n.input]
+    ends = [rounding.input[0], product.output[0]]
+    for name in ends:
+        file.graph.output.append(onnx.ValueInfoProto(name=name))
+    session = onnxruntime.InferenceSession(file.SerializeToString())
+    x, y = session.run(ends, {k: v.astype("int64") for k, v in inputs.items()})
+    assert x.shape == (18, 192) and y.shape == (18, 48)
+
+    scale = np.abs(x).max(axis=-1, keepdims=True) / 127
+    expected = np.round(x / scale) * scale @ by_hand(initializers(path), KERNEL, "int8")
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    assert verify(path, model).quantize == "int8"
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_encoder_task_and_its_metric(tmp_path, quick, mode):
     tokenizer = kzoo.FastTokenizer.train(["abcdefgh"], 30, algorithm="character")
