@@ -21,6 +21,9 @@ Positions = Literal["none", "learned", "sinusoidal", "rotary", "relative", "alib
 Similarity = Literal["scaled_dot", "dot", "general", "additive", "additive_tanh"]
 SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
+# Fields of a stack that its weights do not depend on, and its training does.
+DROPOUT_RATES = ("dropout", "attention_dropout", "feed_forward_dropout")
+
 
 class _Config:
     """Dictionary round trip and type checks shared by both configs."""
@@ -457,7 +460,7 @@ class StackConfig(_Config):
                     f"norm='std_norm' needs {name} to be at least 2: one number has no "
                     f"deviation. Received: {name}={getattr(self, name)}."
                 )
-        for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
+        for name in DROPOUT_RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(
                     f"StackConfig.{name} must be a rate in [0, 1). "
@@ -607,6 +610,12 @@ class ModelConfig(_Config):
             if isinstance(values.get(name), dict)
         }
         return super().from_dict({**values, **stacks})
+
+    def replace_in_stacks(self, **changes):
+        """A copy with some fields of `StackConfig` changed in each stack."""
+        stacks = {"encoder": self.encoder, "decoder": self.decoder}
+        changed = {k: s.replace(**changes) for k, s in stacks.items() if s is not None}
+        return self.replace(**changed)
 
     @classmethod
     def from_size(cls, size, architecture, vocabulary_size, **changes):

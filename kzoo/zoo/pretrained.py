@@ -34,6 +34,7 @@ from kzoo.checkpoints.generation_config import (
 )
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.hub import local_folder
+from kzoo.config import DROPOUT_RATES
 from kzoo.families import MODULES, family_of
 from kzoo.generation import as_defaults
 from kzoo.layers.base import make_initializer
@@ -135,7 +136,8 @@ def from_preset(
         tokenizer: instead of the checkpoint's.
         **options: arguments of the task, such as `num_classes`, `labels`, `max_length`;
             they win over the checkpoint's. `labels` in another order than there order
-            the head; those of other names have a new one.
+            the head; those of other names have a new one. And the rates that training
+            may need others of: `dropout`, `attention_dropout`, `feed_forward_dropout`.
 
     Returns:
         The task. What a `generation_config.json` says, or older keys of `config.json`,
@@ -163,13 +165,16 @@ def from_preset(
     keys = read_json(folder / CONFIG_FILE)
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
+    rates = {name: options.pop(name) for name in DROPOUT_RATES if name in options}
     if "model_type" not in keys:
-        return _from_own(folder, task and TASKS[task], dtype, tokenizer, options)
+        name = task and TASKS[task]
+        return _from_own(folder, name, dtype, tokenizer, rates, options)
     try:
         family = family_of(keys["model_type"])
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
+    config = config.replace_in_stacks(**rates)
     stored = _stored_task(family, keys, folder)
     name = TASKS[task] if task is not None else stored or _default(family, keys, folder)
     said = None
@@ -280,9 +285,10 @@ def _begin_new(task):
             variables[path].assign(draw(variables[path].shape))
 
 
-def _from_own(folder, name, dtype, tokenizer, options):
+def _from_own(folder, name, dtype, tokenizer, rates, options):
     """The task of a folder that `save_folder` wrote, or another one on its stacks."""
     described, kind, config = read_folder(folder)
+    config = config.replace_in_stacks(**rates)
     same = name is None or getattr(tasks, name) is kind
     kind = kind if same else getattr(tasks, name)
     own = described.get("options", {}) if same else {}
@@ -293,7 +299,8 @@ def _from_own(folder, name, dtype, tokenizer, options):
     adapted = described.get("fine_tuning")
     if adapted and not same:
         # Of the adapters another task has the sums.
-        return _on_stacks_of(load_task(folder), kind, tokenizer, dtype, options)
+        made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
+        return _on_stacks_of(load_task(folder), made)
     with open_file(path) as file, blank_weights():
         dtype = described.get("dtype") if dtype == "auto" else dtype
         made = kind(
@@ -329,8 +336,7 @@ def _from_own(folder, name, dtype, tokenizer, options):
     return made
 
 
-def _on_stacks_of(saved, kind, tokenizer, dtype, options):
-    made = kind(saved.config, tokenizer=tokenizer, dtype=dtype, **options)
+def _on_stacks_of(saved, made):
     made.load_encoder(saved)
     new = [path for path in made.named_variables() if path.startswith("head/")]
     made.loaded = LoadReport(None, tuple(sorted(new)), ())

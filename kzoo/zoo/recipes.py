@@ -37,7 +37,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from kzoo.config import SIZES, ModelConfig
+from kzoo.config import DROPOUT_RATES, SIZES, ModelConfig
 from kzoo.files import write_text
 from kzoo.zoo.registry import RECIPE, SHIPPED
 
@@ -267,7 +267,8 @@ class Model:
         preset: what `from_preset` takes: training begins with its weights and its
             tokenizer. Of another task's it has the stacks, and a new head.
         fields: of `StackConfig` and `ModelConfig`, changed from the size, or in each
-            stack of the config. In TOML they stand beside the size.
+            stack of the config; of a preset the rates of dropout. In TOML they stand
+            beside the size.
     """
 
     size: str | None = None
@@ -280,8 +281,9 @@ class Model:
         given = [name for name, value in own.items() if value is not None]
         if len(given) != 1:
             _refuse("[model] size, config, preset", "one of the three", given or "none")
-        if self.preset is not None and self.fields:
-            _refuse("[model] preset", "no field beside it", sorted(self.fields))
+        if self.preset is not None and set(self.fields) - set(DROPOUT_RATES):
+            expected = f"no field but {', '.join(DROPOUT_RATES)} beside it"
+            _refuse("[model] preset", expected, sorted(self.fields))
         if self.size is not None and self.size not in SIZES:
             _refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
 
@@ -296,13 +298,7 @@ class Model:
                 return ModelConfig.from_size(
                     self.size, architecture, vocabulary_size, **self.fields
                 )
-            config = ModelConfig.from_dict(self.config)
-            stacks = {
-                name: stack.replace(**self.fields)
-                for name in ("encoder", "decoder")
-                if (stack := getattr(config, name))
-            }
-            return config.replace(**stacks)
+            return ModelConfig.from_dict(self.config).replace_in_stacks(**self.fields)
         except (TypeError, ValueError) as error:
             raise RecipeError(f"[model] {error}") from error
 

@@ -222,7 +222,11 @@ class Run:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* has no weights for .*", UserWarning)
             made = from_preset(
-                model.preset, task=task, tokenizer=tokenizer, **self._options()
+                model.preset,
+                task=task,
+                tokenizer=tokenizer,
+                **model.fields,
+                **self._options(),
             )
         if made.tokenizer is None:
             raise RecipeError(

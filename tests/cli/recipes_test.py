@@ -386,7 +386,7 @@ def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
     recipe, command = trained
     begun = dataclasses.replace(
         recipe,
-        model=Model(preset=str(tmp_path / "run")),
+        model=Model(preset=str(tmp_path / "run"), fields={"dropout": 0.4}),
         tokenizer=Tokenizer(splits=2, alpha=0.3),
         task_options={"labels": ["O", "B-PER", "B-DOG"], "head_dropout": 0.5},
         # No weight moves by more than the rate in a step.
@@ -402,6 +402,8 @@ def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
         if not name.startswith("head/"):
             np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-6)
     assert second["head/output/kernel"].shape == (16, 3)
+    config = json.loads((tmp_path / "second" / "config.json").read_text())["model"]
+    assert config["encoder"]["dropout"] == 0.4 != recipe.model.fields.get("dropout")
     pieces = [
         load_tokenizer(tmp_path / name).encode(["a red dog"])
         for name in ("run", "second")
@@ -416,7 +418,7 @@ def test_a_recipe_begins_with_the_weights_and_the_tokenizer_of_a_preset(
         (dict(size="tiny"), {}, "[tokenizer] kind, folder: expected one of them"),
         (dict(size="tiny"), dict(kind="bpe"), "kind and vocabulary_size together"),
         (dict(preset="x", size="tiny"), {}, "expected one of the three"),
-        (dict(preset="x", fields={"dropout": 0.1}), {}, "no field beside it"),
+        (dict(preset="x", fields={"num_layers": 1}), {}, "feed_forward_dropout beside"),
     ],
 )
 def test_a_recipe_names_one_beginning(model, tokenizer, expected):

@@ -42,6 +42,18 @@ def test_options_win_and_a_head_of_another_size_is_new(folder):
     assert kzoo.from_preset(folder, pooling="max").pooling == "max"
 
 
+@pytest.mark.parametrize("form", ["own", "hugging face"])
+def test_dropout_is_another_and_the_weights_stay(form, tmp_path):
+    logits = named(tmp_path, form, ["a", "b", "c"])
+    task = kzoo.from_preset(tmp_path, dropout=0.5, attention_dropout=0.25)
+    assert task.config.encoder.dropout == 0.5
+    assert task.config.encoder.attention_dropout == 0.25
+    np.testing.assert_array_equal(to_numpy(task(IDS)), logits)
+    assert np.abs(to_numpy(task(IDS, training=True)) - logits).max() > 1e-3
+    with pytest.raises(ValueError, match=r"^StackConfig.feed_forward_dropout must be"):
+        kzoo.from_preset(tmp_path, feed_forward_dropout=1.0)
+
+
 def named(folder, form, labels):
     """A folder of a classifier with these labels, and its logits."""
     written("bert_text_classifier", folder)

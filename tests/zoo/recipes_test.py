@@ -24,6 +24,7 @@ def test_the_promised_presets_have_a_recipe():
         "ewt-pos",
         "ewt-entities",
         "wikitext2-lm",
+        "wikitext2-mlm",
         "shakespeare-char",
         "stsb-embedder",
     } <= set(SHIPPED)
