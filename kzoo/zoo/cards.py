@@ -224,12 +224,16 @@ def _data(preset, recipe):
 
 
 def _begun_with(recipe):
-    """The preset whose weights the training began with, and what it was trained on."""
-    name = recipe.get("model", {}).get("preset")
-    began = name and began_with(name)
-    if not began:
-        return name
-    return f"`{name}`, trained on {_data_name(began)} ({began.licence or 'not stated'})"
+    """The presets whose weights a training began with, and what each was trained on."""
+    found = {}
+    while (name := recipe.get("model", {}).get("preset")) and name not in found:
+        found[name], began = name, began_with(name)
+        if not began:
+            break
+        data, licence = _data_name(began), began.licence or "not stated"
+        found[name] = f"`{name}`, trained on {data} ({licence})"
+        recipe = read_record(began.folder, RECIPE) or {}
+    return ", and that with ".join(found.values())
 
 
 def _data_name(preset):

@@ -1,10 +1,12 @@
 """A card says what the records say, in the Hub's form, and no more."""
 
+import contextlib
 import json
 import re
 import shlex
 import shutil
 from copy import deepcopy as copy_of
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -14,6 +16,7 @@ import kzoo
 from kzoo.cli import app
 from kzoo.zoo import saving
 from kzoo.zoo.cards import card
+from kzoo.zoo.registry import SHIPPED
 from tests.harness import perturb
 
 RECIPE = """
@@ -178,6 +181,20 @@ def test_what_is_for_research_only_says_so(written):
     assert "**For research only.** The weights were trained on Multi30k" in written
     data = section(written, "Data")
     assert "no explicit licence; research" in data and "| use | research only |" in data
+
+
+def test_all_data_is_named_that_weights_were_trained_on(tmp_path):
+    said = card(SHIPPED / "ewt-entities")
+    assert (
+        "| begun with | `ewt-pos`, trained on Universal Dependencies English EWT 2.16 "
+        "(CC BY-SA 4.0), and that with `wikitext2-mlm`, trained on WikiText-2, "
+        "tokenised (CC BY-SA 3.0) |"
+    ) in said
+    shutil.copytree(SHIPPED / "ewt-entities", tmp_path / "own")
+    recipe = '[model]\npreset = "own"\n'  # its weights have long been others
+    (tmp_path / "own" / "recipe.toml").write_text(recipe)
+    with contextlib.chdir(tmp_path):
+        assert "| begun with | `own`, trained on Universal NER" in card(Path("own"))
 
 
 def test_examples_are_what_the_saved_weights_give(folder, written):
