@@ -5,6 +5,7 @@ tests marked `tensorflow`; torch runs the core (`--core`), because tasks, data a
 exports are promised on the other two.
 """
 
+import gc
 import importlib.util
 import os
 import tempfile
@@ -67,6 +68,16 @@ def pytest_ignore_collect(collection_path, config):
     if not config.getoption("--core") or TESTS not in collection_path.parents:
         return None
     return collection_path.relative_to(TESTS).parts[0] not in CORE or None
+
+
+def pytest_collection_finish():
+    """Spares the collector what lives as long as the tests.
+
+    Tracing makes many objects, and each pass went over those of all the libraries.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)
 
 
 def pytest_collection_modifyitems(items):

@@ -95,6 +95,18 @@ class Key:
         return self.field.split()
 
 
+def dimensions(hidden=REQUIRED, layers=REQUIRED, heads=REQUIRED, intermediate=REQUIRED):
+    """The rules of what nearly every config names alike, with the family's defaults."""
+    return (
+        Key("vocab_size", "vocabulary_size"),
+        Key("hidden_size", "hidden_dim", hidden),
+        Key("num_hidden_layers", "num_layers", layers),
+        Key("num_attention_heads", "num_heads", heads),
+        Key("intermediate_size", "intermediate_dim", intermediate),
+        Key("initializer_range", "initializer_range", 0.02),
+    )
+
+
 def activation(name, default=REQUIRED, field="activation"):
     """The `Key` of an activation."""
     return Key(name, field, default, ACTIVATIONS)
@@ -431,6 +443,25 @@ def window(
 
     names = (key, "layer_types", "num_hidden_layers", *(read_types or ()))
     return Rule((*names, *([switch] if switch else ())), read, write)
+
+
+def full_every(count, key=None, first=False):
+    """`types` for `window`: one layer in `count` sees all.
+
+    Args:
+        count: what holds where the config does not say.
+        key: that says, if any does.
+        first: whether it is the first of them; else the last.
+    """
+
+    def types(keys):
+        period = keys.get(key, count)
+        return [
+            "sliding_attention" if (i + (not first)) % period else "full_attention"
+            for i in range(keys["num_hidden_layers"])
+        ]
+
+    return types
 
 
 def full_attention():

@@ -22,7 +22,8 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
         `examples`.
 
     Raises:
-        ValueError: the shares leave nothing to train on.
+        ValueError: the shares leave nothing to train on, or an example has no such
+            side; its number is named, from 0.
     """
     if validation < 0 or test < 0 or validation + test >= 1:
         raise ValueError(
@@ -30,8 +31,14 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
             f"Received: validation={validation}, test={test}."
         )
     splits = {"train": [], "validation": [], "test": []}
-    for example in examples:
-        text = example if isinstance(example, str) else example[side]
+    for number, example in enumerate(examples):
+        sides = (example,) * (side + 1) if isinstance(example, str) else example
+        if not 0 <= side < len(sides) or not isinstance(sides[side], str):
+            raise ValueError(
+                f"Example {number} should have a string as side {side}. "
+                f"Received: {example!r}."
+            )
+        text = sides[side]
         place = hash_fraction(f"{seed}\n{text}")
         if place < test:
             name = "test"

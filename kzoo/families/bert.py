@@ -1,6 +1,13 @@
 """BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), also MiniLM."""
 
-from kzoo.checkpoints.hf_config import Key, Only, Unsupported, activation, special_ids
+from kzoo.checkpoints.hf_config import (
+    Key,
+    Only,
+    Unsupported,
+    activation,
+    dimensions,
+    special_ids,
+)
 from kzoo.checkpoints.naming import encoder_heads, layers
 from kzoo.checkpoints.table import Family
 
@@ -19,16 +26,11 @@ FIXED = dict(
 def rules(width=768, heads=12, inner=3072, act="gelu", dropout=0.1):
     """What BERT's relatives have in common, with their defaults."""
     return (
-        Key("vocab_size", "vocabulary_size"),
-        Key("hidden_size", "hidden_dim", width),
-        Key("num_hidden_layers", "num_layers", 12),
-        Key("num_attention_heads", "num_heads", heads),
-        Key("intermediate_size", "intermediate_dim", inner),
+        *dimensions(width, 12, heads, inner),
         activation("hidden_act", act),
         Key("hidden_dropout_prob", "dropout", dropout),
         Key("attention_probs_dropout_prob", "attention_dropout", dropout),
         Key("type_vocab_size", "num_segments", 2),
-        Key("initializer_range", "initializer_range", 0.02),
         Key("layer_norm_eps", "norm_epsilon", 1e-12),
         Key("tie_word_embeddings", "tie_head", True),
         Only("position_embedding_type", "absolute"),

@@ -7,29 +7,13 @@ from kzoo.checkpoints.hf_config import (
     Only,
     Rule,
     activation,
+    full_every,
     rotary,
     special_ids,
     window,
 )
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.families.llama import LLAMA, RULES
-
-
-def every(number):
-    """`types` for `window`: each layer of this number, from 1, sees all.
-
-    `None` means what the config says, or 6.
-    """
-
-    def types(keys):
-        count = keys.get("sliding_window_pattern", 6) if number is None else number
-        return [
-            "sliding_attention" if (i + 1) % count else "full_attention"
-            for i in range(keys["num_hidden_layers"])
-        ]
-
-    return types
-
 
 SHARED = (
     *RULES,
@@ -70,7 +54,7 @@ GEMMA2 = replace(
         Key("max_position_embeddings", "max_sequence_length", 8192),
         Key("attn_logit_softcapping", "attention_soft_cap", 50.0),
         Key("final_logit_softcapping", "head_soft_cap", 30.0),
-        window(default=4096, types=every(2)),
+        window(default=4096, types=full_every(2)),
         rotary(),
     ),
     modules={

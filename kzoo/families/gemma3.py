@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import Key, Only, ropes_of_types, window
+from kzoo.checkpoints.hf_config import Key, Only, full_every, ropes_of_types, window
 from kzoo.checkpoints.naming import decoder_heads
-from kzoo.families.gemma2 import GEMMA2, SHARED, every
+from kzoo.families.gemma2 import GEMMA2, SHARED
 from kzoo.families.llama import QUERY_KEY_NORMS
 
 GEMMA3 = replace(
@@ -19,7 +19,7 @@ GEMMA3 = replace(
         ropes_of_types(
             window(
                 default=4096,
-                types=every(None),
+                types=full_every(6, "sliding_window_pattern"),
                 read_types=("sliding_window_pattern",),
             ),
             full=("rope_theta", 1e6),

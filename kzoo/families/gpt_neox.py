@@ -1,6 +1,6 @@
 """GPT-NeoX (https://arxiv.org/abs/2204.06745), also Pythia."""
 
-from kzoo.checkpoints.hf_config import Key, activation, rotary, special_ids
+from kzoo.checkpoints.hf_config import Key, activation, dimensions, rotary, special_ids
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.table import ByHead, Family
 
@@ -11,16 +11,11 @@ GPT_NEOX = Family(
     architecture="decoder",
     fixed=dict(positions="rotary", initializer="truncated_normal"),
     rules=(
-        Key("vocab_size", "vocabulary_size"),
-        Key("hidden_size", "hidden_dim"),
-        Key("num_hidden_layers", "num_layers"),
-        Key("num_attention_heads", "num_heads"),
-        Key("intermediate_size", "intermediate_dim"),
+        *dimensions(),
+        Key("max_position_embeddings", "max_sequence_length", 2048),
         activation("hidden_act", "gelu"),
         Key("hidden_dropout", "dropout", 0.0),
         Key("attention_dropout", "attention_dropout", 0.0),
-        Key("max_position_embeddings", "max_sequence_length", 2048),
-        Key("initializer_range", "initializer_range", 0.02),
         Key("layer_norm_eps", "norm_epsilon", 1e-5),
         Key("tie_word_embeddings", "tie_head", False),
         Key("use_parallel_residual", "parallel_residual", True),

@@ -7,6 +7,7 @@ from kzoo.checkpoints.hf_config import (
     Key,
     Only,
     activation,
+    dimensions,
     full_attention,
     rotary,
     special_ids,
@@ -15,13 +16,8 @@ from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.table import Family
 
 RULES = (
-    Key("vocab_size", "vocabulary_size"),
-    Key("hidden_size", "hidden_dim"),
-    Key("num_hidden_layers", "num_layers"),
-    Key("num_attention_heads", "num_heads"),
-    Key("intermediate_size", "intermediate_dim"),
+    *dimensions(),
     Key("attention_dropout", "attention_dropout", 0.0),
-    Key("initializer_range", "initializer_range", 0.02),
     Key("rms_norm_eps", "norm_epsilon", 1e-6),
     Key("tie_word_embeddings", "tie_head", False),
 )

@@ -5,6 +5,8 @@ from dataclasses import replace
 from kzoo.checkpoints.hf_config import (
     Key,
     activation,
+    dimensions,
+    full_every,
     ropes_of_types,
     special_ids,
     window,
@@ -15,12 +17,7 @@ from kzoo.checkpoints.table import Family, Head
 LAYERS = ropes_of_types(
     window(
         "local_attention",
-        lambda keys: [
-            "sliding_attention"
-            if i % keys.get("global_attn_every_n_layers", 3)
-            else "full_attention"
-            for i in range(keys["num_hidden_layers"])
-        ],
+        full_every(3, "global_attn_every_n_layers", first=True),
         ("global_attn_every_n_layers",),
         default=128,
         both_sides=True,
@@ -54,14 +51,9 @@ MODERNBERT = Family(
         head_bias=False,
     ),
     rules=(
-        Key("vocab_size", "vocabulary_size"),
-        Key("hidden_size", "hidden_dim", 768),
-        Key("num_hidden_layers", "num_layers"),
-        Key("num_attention_heads", "num_heads", 12),
-        Key("intermediate_size", "intermediate_dim", 1152),
-        activation("hidden_activation", "gelu"),
+        *dimensions(768, heads=12, intermediate=1152),
         Key("max_position_embeddings", "max_sequence_length", 8192),
-        Key("initializer_range", "initializer_range", 0.02),
+        activation("hidden_activation", "gelu"),
         Key("norm_eps", "norm_epsilon", 1e-5),
         Key("norm_bias", "norm_bias", False),
         Key("attention_bias", "attention_bias attention_output_bias", False),

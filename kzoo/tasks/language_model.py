@@ -127,8 +127,14 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
 
         Raises:
             ValueError: the examples cannot be read, or are longer than the learned
-                positions: what is cut would not count.
+                positions: what is cut would not count; or a weight is not finite.
         """
+        energies = self._energies(x, y, batch_size)
+        if not np.isfinite(energies).all():
+            self._explain_numbers("scored", "energies")
+        return energies
+
+    def _energies(self, x, y, batch_size):
         x, y = self._checked_examples(x), as_list(y)
         if not is_text(x):
             self._check_keys(x, [*self._signature()], [self.prompt_mask])

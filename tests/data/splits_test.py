@@ -41,3 +41,11 @@ def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():
     targets = [{target for _, target in part} for part in parts.values()]
     assert all(targets) and sum(map(len, targets)) == 40
     assert parts != split_examples(pairs, validation=0.3, test=0.3)
+
+
+@pytest.mark.parametrize("example", [("a",), ("a", 1), ()])
+def test_an_example_without_the_side_is_named(example):
+    with pytest.raises(ValueError, match="Example 1 .* string as side 1. Received"):
+        split_examples([("a", "b"), example], side=1)
+    with pytest.raises(ValueError, match="Example 0 .* string as side -1"):
+        split_examples(["a"], side=-1)

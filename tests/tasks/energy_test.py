@@ -87,6 +87,14 @@ def test_perplexity_and_bits_follow_from_the_energy():
     )
 
 
+def test_a_weight_that_is_not_finite_is_named():
+    model = causal()
+    weight = model.named_variables()["decoder/final_norm/gamma"]
+    weight.assign(np.full(weight.shape, np.nan))
+    with pytest.raises(ValueError, match="weight decoder/final_norm/gamma.*be scored"):
+        model.score(WORDS)
+
+
 def test_what_learned_positions_would_cut_is_refused():
     short = dict(positions="learned", max_sequence_length=4)
     model = causal(**short)
