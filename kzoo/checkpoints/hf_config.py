@@ -377,7 +377,6 @@ def _older_scaling(scaling):
 def window(
     key="sliding_window",
     types=None,
-    read_types=None,
     default=None,
     both_sides=False,
     switch=None,
@@ -386,13 +385,14 @@ def window(
 
     Args:
         key: of the window's length.
-        types: a function of a dict of all keys, to the list of the layers' types where
-            `layer_types` is left out; `None` where all have the window, or none.
-        read_types: keys that `types` reads.
+        types: what says the layers' types where `layer_types` is left out: the keys
+            that it reads, and a function of a dict of all keys to the list of types;
+            `None` where all have the window, or none.
         default: the length, where it is left out.
         both_sides: the length is that of both sides, without the token itself.
         switch: a key without which there is no window.
     """
+    read_types, types_of = types or ((), None)
 
     def read(keys):
         length = keys.get(key, default)
@@ -406,7 +406,7 @@ def window(
             _check_types(keys, kind, f"{key}={length!r}")
         if kinds is None:
             number = keys["num_hidden_layers"]
-            kinds = types(keys) if types else ["sliding_attention"] * number
+            kinds = types_of(keys) if types else ["sliding_attention"] * number
         unknown = set(kinds) - {"sliding_attention", "full_attention"}
         if unknown:
             raise Unsupported(
@@ -441,7 +441,7 @@ def window(
         # Some classes take no None for a length, and no layer has it then.
         return {**({key: length} if length else {}), "layer_types": kinds, **turned}
 
-    names = (key, "layer_types", "num_hidden_layers", *(read_types or ()))
+    names = (key, "layer_types", "num_hidden_layers", *read_types)
     return Rule((*names, *([switch] if switch else ())), read, write)
 
 
@@ -454,14 +454,14 @@ def full_every(count, key=None, first=False):
         first: whether it is the first of them; else the last.
     """
 
-    def types(keys):
+    def types_of(keys):
         period = keys.get(key, count)
         return [
             "sliding_attention" if (i + (not first)) % period else "full_attention"
             for i in range(keys["num_hidden_layers"])
         ]
 
-    return types
+    return (() if key is None else (key,)), types_of
 
 
 def full_attention():

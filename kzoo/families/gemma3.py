@@ -20,7 +20,6 @@ GEMMA3 = replace(
             window(
                 default=4096,
                 types=full_every(6, "sliding_window_pattern"),
-                read_types=("sliding_window_pattern",),
             ),
             full=("rope_theta", 1e6),
             sliding=("rope_local_base_freq", 1e4),

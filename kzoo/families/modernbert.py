@@ -18,7 +18,6 @@ LAYERS = ropes_of_types(
     window(
         "local_attention",
         full_every(3, "global_attn_every_n_layers", first=True),
-        ("global_attn_every_n_layers",),
         default=128,
         both_sides=True,
     ),

@@ -40,8 +40,7 @@ QWEN2 = replace(
         window(
             default=4096,
             switch="use_sliding_window",
-            types=_types,
-            read_types=("max_window_layers",),
+            types=(("max_window_layers",), _types),
         ),
         rotary(),
         special_ids(),
