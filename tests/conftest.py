@@ -6,10 +6,13 @@ exports are promised on the other two.
 """
 
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import tempfile
 from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # start-up notices of the C++ side
@@ -28,9 +31,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-import keras  # noqa: E402 - reads the variables above
-import pytest  # noqa: E402
-
+# Keras, which reads these variables, and its backend are imported by the processes
+# that run tests, not by the one that waits for them.
+BACKEND = os.environ["KERAS_BACKEND"]
 TESTS = Path(__file__).parent
 
 # Folders and files of the core, whose tests pass on every backend of Keras.
@@ -53,14 +56,14 @@ def pytest_addoption(parser):
     parser.addoption(
         "--core",
         action="store_true",
-        default=keras.backend.backend() == "torch",
+        default=BACKEND == "torch",
         help="only the tests that pass on every backend (the default on torch)",
     )
 
 
 def pytest_report_header():
     """Names the backend at the top of the report."""
-    return f"keras {keras.__version__} on {keras.backend.backend()}"
+    return f"keras {importlib.metadata.version('keras')} on {BACKEND}"
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -82,9 +85,7 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(items):
     """Skips tests marked `tensorflow` where it is not the backend."""
-    if keras.backend.backend() == "tensorflow" and importlib.util.find_spec(
-        "tensorflow"
-    ):
+    if BACKEND == "tensorflow" and importlib.util.find_spec("tensorflow"):
         return
     for item in items:
         if item.get_closest_marker("tensorflow"):
@@ -94,6 +95,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _clean_keras():
     """Every test starts in float32 with the same seed, whatever the one before did."""
+    import keras
+
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(0)
@@ -111,7 +114,7 @@ def _bounded_caches():
     """
     yield
     maps = Path("/proc/self/maps")
-    if keras.backend.backend() != "jax" or not maps.exists():
+    if BACKEND != "jax" or not maps.exists():
         return
     if maps.read_bytes().count(b"\n") > 16_000:
         import jax
