@@ -19,7 +19,15 @@ from kzoo.layers.positions import (
 
 
 class Model(Emits, keras.Model):
-    """Base of kzoo's models."""
+    """Base of kzoo's models.
+
+    Keras casts floats to the compute dtype before a call. Here they may be ids, of
+    which half precision has few; states are cast by the layers that read them.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.autocast = False
 
 
 class Stack(Model):

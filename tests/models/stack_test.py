@@ -447,6 +447,24 @@ def test_mixed_precision_is_finite_and_close(dtype, positions):
     assert difference(got[mask], expected[mask]) <= 0.05
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_ids_that_come_as_floats_are_not_rounded(dtype):
+    """Half precision has whole numbers up to 256 or 2,048, vocabularies have more."""
+    config = encoder_decoder(vocabulary_size=3000, num_segments=600)
+    model = EncoderDecoder(config, dtype=dtype)
+    ids = np.array([[257, 2049, 2999], [301, 303, 2051]], "int32")
+    expected = to_numpy(model(ids, ids))
+    np.testing.assert_array_equal(
+        to_numpy(model(*2 * [ids.astype("float32")])), expected
+    )
+    assert np.abs(expected - to_numpy(model(ids - 1, ids))).max() > 0.01
+    segments = ids % 600
+    expected = to_numpy(model.encoder(ids, segment_ids=segments))
+    floats = [x.astype("float32") for x in (ids, segments)]
+    given = to_numpy(model.encoder(floats[0], segment_ids=floats[1]))
+    np.testing.assert_array_equal(given, expected)
+
+
 def test_configs_of_another_kind_are_refused():
     with pytest.raises(ValueError, match="causal=False.*Received: causal=True"):
         Encoder(stack(causal=True))
