@@ -511,9 +511,9 @@ class Recipe:
         name: of the preset.
         task: a key of `FORMATS`.
         data: a `Data`; so for the others, which are the tables of the file.
-        tokenizer: a `Tokenizer`.
         model: a `Model`.
         training: a `Training`.
+        tokenizer: a `Tokenizer`; it may be left out where the model is a preset.
         task_options: arguments of the task's class. Labels that are left out are those
             of the training examples, sorted.
         evaluation: an `Evaluation`.
@@ -528,9 +528,9 @@ class Recipe:
     name: str
     task: str
     data: Data
-    tokenizer: Tokenizer
     model: Model
     training: Training
+    tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     card: Card = dataclasses.field(default_factory=Card)

@@ -429,6 +429,15 @@ def test_a_recipe_names_one_beginning(model, tokenizer, expected):
         )
 
 
+def test_a_preset_brings_its_tokenizer():
+    values = tiny("imdb-sentiment").to_dict()
+    del values["tokenizer"]
+    with pytest.raises(RecipeError, match=r"\[tokenizer\] kind, folder: expected one"):
+        Recipe.from_dict(values)
+    values["model"] = {"preset": "x"}
+    assert Recipe.from_dict(values).tokenizer == Tokenizer()
+
+
 def test_options_beside_a_recipe_are_refused(refused, prepared, tmp_path):
     _, command = prepared("imdb-sentiment")
     line = refused(*command, "--out", tmp_path / "new", "--epochs", 3, "--running")
