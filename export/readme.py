@@ -96,50 +96,59 @@ def matrix():
 
 def comparisons():
     """Geometric means over a benchmark's cells of how many times as fast kzoo is."""
-    machines, versions = set(), {}
+    machines, rows = {}, []  # of each machine the versions
 
     def read(name):
         found = json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
-        machine = found["machine"]
-        machines.add(f"{machine['cores']} cores of an {machine['cpu']}")
+        machine = f"{found['machine']['cores']} cores of an {found['machine']['cpu']}"
+        versions = machines.setdefault(machine, {})
         for each in found["versions"].values():
             versions.update(each if isinstance(each, dict) else {})
-        return found
+
+        def add(what, ratios):
+            rows.append((what, ratios, [*machines].index(machine) + 1))
+
+        return found, add
 
     def mean(cells, peer):
         return statistics.geometric_mean(cell["faster_by"][peer] for cell in cells)
 
-    rows = {}
-    generated = read("generate_two_threads")["geometric_means"]
-    for size, means in generated.items():
+    found, add = read("generate_two_threads")
+    for size, means in found["geometric_means"].items():
         if size == "all":
             continue
-        rows[f"generating with the ONNX file, {size} translator"] = means
-        rows[f"the same in 8 bits, {size}"] = {"ctranslate2": means["ctranslate2_int8"]}
-    generate = read("keras_generate")["cells"]
+        add(f"generating with the ONNX file, {size} translator", means)
+        in_8_bits = {"ctranslate2": means["ctranslate2_int8"]}
+        add(f"the same in 8 bits, {size}", in_8_bits)
+    found, add = read("keras_generate")
     for name in ("no XLA", "XLA"):
-        cells = [cell for cell in generate if cell["cell"].split(",")[0] == name]
-        rows[f"`generate` in Keras, {name}"] = {"keras-hub": mean(cells, "keras-hub")}
-    for cell in read("fit")["cells"]:
+        cells = [c for c in found["cells"] if c["cell"].split(",")[0] == name]
+        add(f"`generate` in Keras, {name}", {"keras-hub": mean(cells, "keras-hub")})
+    found, add = read("fit")
+    for cell in found["cells"]:
         size, mode = cell["cell"].split(", ")
         if mode == "default":
-            rows[f"`fit`, {size} translator"] = cell["kzoo_is_faster_by"]
+            add(f"`fit`, {size} translator", cell["kzoo_is_faster_by"])
     for name, what in (("encoder", "an encoder of 6 layers"), ("minilm", "MiniLM")):
-        cells = read(name)["cells"]
-        rows[f"{what}, the ONNX file"] = {"torch": mean(cells, "torch")}
-    loading = statistics.geometric_mean(c["faster_by"] for c in read("load")["cells"])
-    rows["loading a checkpoint"] = {"keras-hub": loading}
+        found, add = read(name)
+        add(f"{what}, the ONNX file", {"torch": mean(found["cells"], "torch")})
+    found, add = read("load")
+    loading = statistics.geometric_mean(c["faster_by"] for c in found["cells"])
+    add("loading a checkpoint", {"keras-hub": loading})
 
     peers = ("ctranslate2", "transformers", "keras-hub", "torch")
-    lines = [["", *(f"× {peer}" for peer in peers)]]
-    for what, ratios in rows.items():
-        found = {name.replace("_", "-"): ratio for name, ratio in ratios.items()}
-        ratios = (f"{found[peer]:.2f}" if peer in found else "" for peer in peers)
-        lines.append([what, *ratios])
+    head, lines = ["", *(f"× {peer}" for peer in peers), "measured on"], []
+    for what, ratios, number in rows:
+        own = {name.replace("_", "-"): ratio for name, ratio in ratios.items()}
+        shown = (f"{own[peer]:.2f}" if peer in own else "" for peer in peers)
+        lines.append([what, *shown, str(number)])
     wanted = ("tensorflow", "keras", "onnxruntime", *peers)
-    said = ", ".join(f"{name} {versions[name]}" for name in wanted if name in versions)
-    where = "; ".join(sorted(machines))
-    return f"{markdown_table(lines[0], lines[1:])}\n\nMeasured on {where}, with {said}."
+    said = [
+        f"{number}: {machine}, with "
+        + ", ".join(f"{name} {versions[name]}" for name in wanted if name in versions)
+        for number, (machine, versions) in enumerate(machines.items(), 1)
+    ]
+    return f"{markdown_table(head, lines)}\n\nMeasured on {'; on '.join(said)}."
 
 
 SECTIONS = {"presets": presets, "matrix": matrix, "comparisons": comparisons}
