@@ -1,7 +1,5 @@
 """ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663)."""
 
-from dataclasses import replace
-
 from kzoo.checkpoints.hf_config import (
     Key,
     activation,
@@ -11,32 +9,32 @@ from kzoo.checkpoints.hf_config import (
     special_ids,
     window,
 )
-from kzoo.checkpoints.naming import layers
+from kzoo.checkpoints.naming import layers, names
 from kzoo.checkpoints.table import Family, Head
 
+TYPES = full_every(3, "global_attn_every_n_layers", first=True)
 LAYERS = ropes_of_types(
-    window(
-        "local_attention",
-        full_every(3, "global_attn_every_n_layers", first=True),
-        default=128,
-        both_sides=True,
-    ),
+    window("local_attention", TYPES, default=128, both_sides=True),
     full=("global_rope_theta", 160_000.0),
     sliding=("local_rope_theta", 10_000.0),
     scaled=("full_attention", "sliding_attention"),
 )
-INNER = {"head/hidden": "head.dense", "head/norm": "head.norm"}
-INNER_RULES = (
-    activation("classifier_activation", "gelu", "hidden_activation"),
-    Key("classifier_bias", "hidden_bias", False),
-)
+DROPOUT = Key("classifier_dropout", "head_dropout", 0.0)
 POOLING = Key("classifier_pooling", "pooling", "cls", {"cls": "cls", "mean": "mean"})
-CLASSIFIER = Head(
-    "ModernBertForTokenClassification",
-    {**INNER, "head/output": "classifier"},
-    {"hidden_norm": True},
-    (*INNER_RULES, Key("classifier_dropout", "head_dropout", 0.0)),
-)
+
+
+def _head(name, output, *rules, **options):
+    """A head: a layer and a norm that all of them have, and a layer to what it says."""
+    modules = {"hidden": "head.dense", "norm": "head.norm", "output": output}
+    modules = {f"head/{own}": theirs for own, theirs in modules.items()}
+    inner = activation("classifier_activation", "gelu", "hidden_activation")
+    rules = (inner, Key("classifier_bias", "hidden_bias", False), *rules)
+    return Head(f"ModernBertFor{name}", modules, options, rules)
+
+
+def _classifier(name, *rules):
+    return _head(name, "classifier", DROPOUT, *rules, hidden_norm=True)
+
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -78,34 +76,23 @@ MODERNBERT = Family(
         "encoder/final_norm": "final_norm",
     },
     heads={
-        "MaskedLM": Head(
-            "ModernBertForMaskedLM",
-            {**INNER, "head/output": "decoder"},
-            rules=(*INNER_RULES, Key("decoder_bias", "output_bias", True)),
+        "MaskedLM": _head(
+            "MaskedLM", "decoder", Key("decoder_bias", "output_bias", True)
         ),
-        "TextClassifier": replace(
-            CLASSIFIER,
-            architecture="ModernBertForSequenceClassification",
-            rules=(*CLASSIFIER.rules, POOLING),
-        ),
-        "TokenClassifier": CLASSIFIER,
-        "QuestionAnswering": replace(
-            CLASSIFIER, architecture="ModernBertForQuestionAnswering"
-        ),
+        "TextClassifier": _classifier("SequenceClassification", POOLING),
+        "TokenClassifier": _classifier("TokenClassification"),
+        "QuestionAnswering": _classifier("QuestionAnswering"),
         "SentenceEmbedder": Head("ModernBertModel"),
     },
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={
         "cls_token_id",  # that of the start
-        "deterministic_flash_attn",
-        "initializer_cutoff_factor",
         "layer_norm_eps",  # of the class that it was written with; norm_eps is read
         "position_embedding_type",  # likewise: positions are rotary
-        "reference_compile",
-        "repad_logits_with_grad",
-        "sparse_pred_ignore_index",  # of training, where logits are for some places
-        "sparse_prediction",
+        # Of training, of how it is computed, and of logits for some places alone.
+        *names("initializer_cutoff_factor deterministic_flash_attn reference_compile"),
+        *names("repad_logits_with_grad sparse_pred_ignore_index sparse_prediction"),
     },
 )
 

@@ -4,15 +4,11 @@ from kzoo.checkpoints.hf_config import Key, Rule, gated_activation, special_ids
 from kzoo.checkpoints.naming import layers
 from kzoo.checkpoints.table import Choice, Family, Head
 
-# The sublayers of each stack's blocks, by their place.
-SUBLAYERS = {
-    "encoder": {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"},
-    "decoder": {
-        "self_attention": "SelfAttention",
-        "cross_attention": "EncDecAttention",
-        "feed_forward": "DenseReluDense",
-    },
-}
+# The sublayers of each stack's blocks, in their order.
+ENCODER = {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"}
+DECODER = {"self_attention": "SelfAttention", "cross_attention": "EncDecAttention"}
+SUBLAYERS = {"encoder": ENCODER, "decoder": DECODER | ENCODER}
+TOKENS = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
 FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"
 
 
@@ -73,11 +69,7 @@ T5 = Family(
     ),
     rules=(*RULES, gated_activation("relu"), HEAD_SCALE),
     modules={
-        "encoder/token_embedding": (
-            "shared",
-            "encoder.embed_tokens",
-            "decoder.embed_tokens",
-        ),
+        "encoder/token_embedding": TOKENS,
         **dict(row for stack in SUBLAYERS for row in _block(stack)),
         **{f"{stack}/position_bias": f"{stack}.{FIRST}" for stack in SUBLAYERS},
         **{f"{stack}/final_norm": f"{stack}.final_layer_norm" for stack in SUBLAYERS},
