@@ -400,7 +400,7 @@ def window(
             length = length // 2 + 1
         if switch is not None and not keys.get(switch):
             length = None
-        kinds = keys.get("layer_types")
+        kinds = _layer_types(keys)
         if types is None:
             kind = "full_attention" if length is None else "sliding_attention"
             _check_types(keys, kind, f"{key}={length!r}")
@@ -474,8 +474,19 @@ def full_attention():
     return Rule(("layer_types",), read, lambda field_of: {})
 
 
+def _layer_types(keys):
+    """The list `layer_types`, or `None`; one of another length means another model."""
+    kinds, number = keys.get("layer_types"), keys["num_hidden_layers"]
+    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != number):
+        raise Unsupported(
+            f"layer_types must be a list of num_hidden_layers={number} types. "
+            f"Received: {kinds!r}."
+        )
+    return kinds
+
+
 def _check_types(keys, kind, reason):
-    others = {*(keys.get("layer_types") or ())} - {kind}
+    others = {*(_layer_types(keys) or ())} - {kind}
     if others:
         raise Unsupported(
             f"layer_types {sorted(others)} are not supported with {reason}. "

@@ -169,22 +169,27 @@ ILLEGAL_EVERYWHERE = {
     "a_key_of_tomorrow": True,
     "quantization_config": {"quant_method": "gptq", "bits": 4},
 }
+SHORT = ["sliding_attention"]  # one type, of more layers
 ILLEGAL = {
     "albert": {"inner_group_num": 2, "hidden_act": "mish"},
     "bart": {"activation_function": "mish"},
     "bert": {"hidden_act": "mish", "position_embedding_type": "relative_key"},
     "distilbert": {"activation": "mish"},
     "electra": {"hidden_act": "mish", "position_embedding_type": "relative_key"},
-    "gemma2": {"hidden_activation": "mish"},
-    "gemma3_text": {"use_bidirectional_attention": True},
+    "gemma2": {"hidden_activation": "mish", "layer_types": 9 * SHORT},
+    "gemma3_text": {"use_bidirectional_attention": True, "layer_types": []},
     "gpt2": {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
     "gpt_neox": {"hidden_act": "mish"},
     "llama": {"hidden_act": "mish", "rope_parameters": DYNAMIC},
     "m2m_100": {"activation_function": "mish"},
     "marian": {"activation_function": "mish"},
     "mbart": {"activation_function": "mish"},
-    "mistral": {"hidden_act": "mish", "rope_parameters": DYNAMIC},
-    "modernbert": {"hidden_activation": "mish"},
+    "mistral": {
+        "hidden_act": "mish",
+        "rope_parameters": DYNAMIC,
+        "layer_types": SHORT,
+    },
+    "modernbert": {"hidden_activation": "mish", "layer_types": []},
     "mt5": {"dense_act_fn": "mish"},
     "opt": {"word_embed_proj_dim": 16, "layer_norm_elementwise_affine": False},
     "pegasus": {"activation_function": "mish"},
@@ -193,8 +198,8 @@ ILLEGAL = {
             rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4
         )
     },
-    "qwen2": {"rope_parameters": DYNAMIC},
-    "qwen3": {"rope_parameters": DYNAMIC},
+    "qwen2": {"rope_parameters": DYNAMIC, "layer_types": "sliding_attention"},
+    "qwen3": {"rope_parameters": DYNAMIC, "layer_types": SHORT},
     "roberta": {"hidden_act": "mish"},
     "t5": {"dense_act_fn": "mish"},
     "xlm-roberta": {"hidden_act": "mish"},
