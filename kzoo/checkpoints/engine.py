@@ -128,8 +128,8 @@ def load_weights(
         A `LoadReport`.
 
     Raises:
-        ValueError: variables without a tensor, tensors without a meaning, or other
-            shapes; all are named.
+        ValueError: variables without a tensor, tensors without a meaning, other shapes
+            or no floating-point numbers; all are named.
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     new = [
@@ -168,6 +168,11 @@ def load_weights(
                 f"{present[0]}: {tensors.shape(present[0])}, expected "
                 f"{source.shape(own)} for {', '.join(source.paths)}"
             )
+        elif "float" not in tensors.dtype(present[0]).name:
+            wrong.append(
+                f"{present[0]}: {tensors.dtype(present[0])}, expected numbers of a "
+                "floating-point dtype"
+            )
         planned.append((source, present[0], own))
     for name, other in duplicates.items():
         if name in tensors:
@@ -185,7 +190,8 @@ def load_weights(
         raise ValueError(
             f"The checkpoint does not fit model_type={family.model_type!r}. "
             f"Variables without a tensor: {sorted(missing)}. Tensors that kzoo does "
-            f"not know: {sorted(unknown)}. Other shapes or values: {sorted(wrong)}."
+            f"not know: {sorted(unknown)}. Other shapes, dtypes or values: "
+            f"{sorted(wrong)}."
         )
     for source, name, own in planned:
         arrays = source.split(tensors.read(name), own, _heads(config, source))

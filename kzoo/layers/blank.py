@@ -54,7 +54,13 @@ def _zeros(shape, dtype):
     """Zeros in pages of their own, of which none is in memory yet."""
     dtype = np.dtype(dtype)
     nbytes = max(1, math.prod(shape) * dtype.itemsize)
-    memory = mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY)  # this process's alone
+    try:
+        memory = mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY)  # this process's alone
+    except (OSError, OverflowError) as error:
+        raise MemoryError(
+            f"A weight of shape {tuple(shape)} needs {nbytes / 1e9:,.0f} GB of memory, "
+            "and the system has not so much."
+        ) from error
     return np.ndarray(tuple(shape), dtype, memory)
 
 

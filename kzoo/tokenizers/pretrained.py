@@ -76,6 +76,8 @@ _CLASSES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), "T5"),
     **dict.fromkeys(("llama", "mistral", "phi3"), "Llama"),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "Gemma"),
+    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2"),
+    "modernbert": "ModernBert",
     "albert": "Albert",
     "xlm-roberta": "XLMRoberta",
     "mbart": "MBart",

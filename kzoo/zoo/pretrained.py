@@ -213,7 +213,13 @@ def from_preset(
         check_sizes(family, name, config, tensors)
         with blank_weights():
             kind = getattr(tasks, name)
-            made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
+            try:
+                made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
+            except MemoryError as error:
+                raise ValueError(
+                    f"The model of {folder / 'config.json'} is too large: {error} "
+                    "Expected sizes as the checkpoint's tensors have them."
+                ) from error
         variables = made.named_variables()
         with shown(fill, variables.values()) as fill_and_show:
             report = load_weights(

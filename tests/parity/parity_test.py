@@ -190,8 +190,26 @@ def test_what_is_saved_back_is_what_was_loaded(checkpoint):
     if family.tied_by_file or name in FIRST.values():
         again = kzoo.from_preset(folder / "back", task=ROWS[name]["task"])
         assert again.config == task.config
+        assert_same_weights(again, task)
         if "generation" in ROWS[name]:
             assert again.search_defaults == task.search_defaults
+
+
+def test_what_kzoo_saves_for_itself_is_what_was_loaded(checkpoint):
+    name, folder, task, _, _ = checkpoint
+    if name not in FIRST.values():
+        return
+    task.save_folder(folder / "own")
+    again = kzoo.from_preset(folder / "own")
+    assert type(again) is type(task) and again.config == task.config
+    assert_same_weights(again, task)
+
+
+def assert_same_weights(task, other):
+    own, theirs = task.named_variables(), other.named_variables()
+    assert set(own) == set(theirs)
+    for path, variable in own.items():
+        np.testing.assert_array_equal(to_numpy(variable), to_numpy(theirs[path]), path)
 
 
 def test_a_head_that_a_family_has_not_is_refused_and_nothing_is_written(tmp_path):
