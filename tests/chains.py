@@ -41,16 +41,41 @@ def reference_step(table, start):
 DEFAULTS = {"length_penalty": 1.0, "early_stopping": True, "num_return_sequences": 1}
 
 
+POWERS = np.array([pow(7, n, STATES) for n in range(STATES)], "int32")
+
+
 def searched(table, starts, prompt, options, capacity=None):
-    """kzoo's search; the state of the chain is the cache, so beams must reorder it."""
+    """kzoo's search; the cache has all beams' tokens, so a step must ask for its own.
 
-    def step(tokens, cache, index, fixed):
-        state = advance(cache["state"], tokens)
-        return ops.take(table, state, axis=0), {"state": state}
+    The state behind tokens 0 to n is 7 ** (n + 1) * start + sum of 7 ** (n - i) *
+    (token i + 1), so it is a sum over the entries that are seen.
+    """
 
+    def step(tokens, cache, place, fixed):
+        tokens = ops.append(cache, tokens, place.filled, axis=1)
+        if place.seen is None:
+            order = ops.arange(ops.dim(tokens, 1))
+            seen = ops.expand_dims(ops.expand_dims(order <= place.index, 0), 0)
+        else:
+            batch, _, beams, count = ops.shape(place.seen)
+            order, seen = place.order, ops.reshape(place.seen, (batch, beams, count))
+        powers = ops.take(POWERS, ops.maximum(place.index - order, 0) % (STATES - 1))
+        values = ops.expand_dims(powers * (tokens + 1), 1)
+        first = ops.take(POWERS, ops.reshape((place.index + 1) % (STATES - 1), (1, 1)))
+        state = ops.sum(ops.where(seen, values, 0), axis=2) + first * fixed
+        return ops.take(table, state % STATES, axis=0), tokens
+
+    beams = options["beams"]
+    room = capacity if ops.buffers_grow() else capacity * beams
     return search(
         step,
-        Start(prompt, {"state": starts}, 0, prompt=ops.expand_dims(prompt, 1)),
+        Start(
+            prompt,
+            ops.buffer((ops.dim(prompt, 0), 0), 1, room, "int32"),
+            0,
+            ops.expand_dims(starts, 1),
+            prompt=ops.expand_dims(prompt, 1),
+        ),
         options,
         end_token_id=END,
         pad_token_id=PAD,

@@ -10,7 +10,7 @@ from kzoo.generation.options import (
     as_defaults,
 )
 from kzoo.generation.processors import BANNED, Context
-from kzoo.generation.search import IMPOSSIBLE, Search, Start, search
+from kzoo.generation.search import IMPOSSIBLE, Place, Search, Start, search
 
 __all__ = [
     "BANNED",
@@ -20,6 +20,7 @@ __all__ = [
     "SEARCH_INPUTS",
     "CompiledFunction",
     "Context",
+    "Place",
     "Search",
     "SearchOptions",
     "Start",

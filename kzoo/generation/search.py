@@ -1,8 +1,12 @@
 """Greedy search, sampling and beam search, written once for tensors and ONNX values.
 
-A search knows nothing of the model: it is given `step(tokens, cache, index, fixed)`,
-which reads one token a row and gives the logits of the next and the new cache. Rows are
-never mixed: what one row finds does not depend on the others in its batch.
+A search knows nothing of the model: it is given `step(tokens, cache, place, fixed)`,
+which reads the next token of a prompt's M beams, int (B, M), and gives the logits
+behind each, (B, M, V), and the cache with M entries more. The cache of a prompt is that
+of all its beams and is never reordered: `place` says which entries are of whose
+sequence, as in tree attention (Miao et al., 2023, https://arxiv.org/abs/2305.09781,
+section 4.1). Prompts are never mixed: what one finds does not depend on the others in
+its batch.
 
 Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_size.
 """
@@ -24,9 +28,11 @@ class Start(NamedTuple):
     Attributes:
         tokens: int (B,), the last token of each prompt.
         cache: structure of tensors with B rows, without that token.
-        index: int scalar, how many positions the cache holds.
+        index: int scalar, N, how many entries the cache holds.
         fixed: structure of what `step` reads beside them, the same in every step.
         prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
+        seen: bool (B, N), which entries are no padding, as `step` has it of one beam
+            by itself; `None` where none is padding.
     """
 
     tokens: object
@@ -34,6 +40,41 @@ class Start(NamedTuple):
     index: object
     fixed: object = ()
     prompt: object = None
+    seen: object = None
+
+
+class Place(NamedTuple):
+    """Where the tokens of a step stand: a prompt's M beams side by side.
+
+    Attributes:
+        index: int scalar, how many tokens stand before each, padding counted.
+        filled: int scalar, how many entries of the cache are filled.
+        seen: bool (B, 1, M, S), which of the S entries, with those of the step, are of
+            each beam's sequence; `None` for all, with one beam alone.
+        order: int (S,), how many tokens stand before each entry's; `None` likewise.
+    """
+
+    index: object
+    filled: object
+    seen: object = None
+    order: object = None
+
+    @classmethod
+    def behind(cls, index):
+        """That of tokens one after another, behind so many entries."""
+        return cls(index, index)
+
+    def arguments(self):
+        """What a stack is called with, see `Stack.call`."""
+        if self.seen is None:
+            return {"index": self.filled}
+        beams = ops.dim(self.seen, 2)
+        here = ops.broadcast_to(ops.reshape(ops.as_scalar(self.index), (1,)), (beams,))
+        return {
+            "attention_mask": self.seen,
+            "index": self.filled,
+            "places": (here, self.order),
+        }
 
 
 def search(
@@ -48,7 +89,8 @@ def search(
     not depend on how long the other rows of its batch run.
 
     Args:
-        step: function (tokens int (R,), cache, index, fixed) to (logits (R, V), cache).
+        step: function (tokens int (B, M), cache, place, fixed) to (logits (B, M, V),
+            cache); `place` is a `Place`.
         start: a `Start`.
         options: dict of numbers or scalars `max_new_tokens`; `beams`, M;
             `num_return_sequences`, n <= M; `length_penalty`; and a bool or scalar
@@ -96,9 +138,10 @@ class Search:
 
     The state is a dict of `running` int (R, L), what is generated so far, with `scores`
     float (B, M), its log p; `ended` and `ended_scores` likewise, the finished sequences
-    with their final scores; `tokens` int (R,), the last ones of `running`; `done` bool
-    (B, 1); `made`, a scalar, the L so far; and the `cache`, of which the rows `source`
-    int (R,) belong to those of `running`; with an automaton also its states int (R,).
+    with their final scores; `tokens` int (B, M), the last ones of `running`; `done`
+    bool (B, 1); `made`, a scalar, the L so far; and the `cache`, of which `seen`, bool
+    (R, N), says what is of each sequence, unless there is one beam alone; with an
+    automaton also its states int (R,).
 
     Args:
         step: see `search`, so for the next three.
@@ -125,6 +168,12 @@ class Search:
         self.first_row = ops.expand_dims(ops.arange(batch), 1) * self.beams
         number = ops.expand_dims(ops.arange(self.beams), 0)
         self.row, self.is_copy = self.first_row + number, number > 0
+        # Each beam sees itself, and no other one: bool (R, M).
+        self.own = None
+        if not (isinstance(self.beams, int) and self.beams == 1):
+            same = ops.equal(ops.expand_dims(number, 2), ops.expand_dims(number, 1))
+            same = ops.broadcast_to(same, (batch, self.beams, self.beams))
+            self.own = ops.reshape(same, (self.rows, self.beams))
         self.pads = ops.full((batch, self.beams), self.pad, "int32")
         self.longest = self.divisor(self.limit)
         self._read_sampling(options)
@@ -163,6 +212,11 @@ class Search:
             shape = (self.batch, ops.dim(forced, 1))
             forced = self.repeated(ops.broadcast_to(forced, shape))
         self.chain = Chain(options, self.size, self.is_end, self.automaton, forced)
+        # Whether more than the best token, and one end, is to be looked at.
+        self.special = either(self.chain.active, self.many_ends)
+        self.draws = self.special
+        if self.temperature is not None:
+            self.draws = either(self.special, self.temperature > 0.0)
 
     def divisor(self, length):
         """What log p is divided by."""
@@ -174,12 +228,6 @@ class Search:
         x = ops.expand_dims(x, 1)
         x = ops.broadcast_to(x, (self.batch, self.beams, *sizes))
         return ops.reshape(x, (self.rows, *sizes))
-
-    def reordered(self, x, source):
-        """A part of the cache as the next step reads it."""
-        if isinstance(self.beams, int):
-            return x if self.beams == 1 else ops.take(x, source, axis=0)
-        return ops.take_if(self.beams > 1, x, source)
 
     def first(self, start, capacity):
         """The state before the first token.
@@ -193,9 +241,10 @@ class Search:
         def empty():
             return ops.buffer((rows, 0), 1, capacity, "int32", fill=self.pad)
 
+        tokens = ops.expand_dims(start.tokens, 1)
         zero = ops.full((batch, 1), 0.0, "float32")
         state = {
-            "cache": ops.map_structure(self.repeated, start.cache),
+            "cache": start.cache,
             "done": ops.full((batch, 1), False, "bool"),
             "ended": empty(),
             "ended_scores": ops.full((batch, beams), IMPOSSIBLE, "float32"),
@@ -203,9 +252,17 @@ class Search:
             "running": empty(),
             # One beam runs, its copies wait.
             "scores": ops.where(self.is_copy, IMPOSSIBLE, zero),
-            "source": ops.reshape(self.row, (rows,)),
-            "tokens": self.repeated(start.tokens),
+            "tokens": ops.broadcast_to(tokens, (batch, beams)),
         }
+        if self.own is not None:
+            seen = start.seen
+            if seen is None:
+                seen = ops.full((batch, self.index), True, "bool")
+            seen = self.repeated(seen)
+            if not ops.buffers_grow():
+                rest = ops.full((rows, capacity * beams), False, "bool")
+                seen = ops.concatenate([seen, rest], axis=1)
+            state["seen"] = seen
         if self.automaton is not None:
             state["automaton"] = ops.full((rows,), 0, "int32")
         return state
@@ -216,12 +273,11 @@ class Search:
 
     def advance(self, state):
         """The state one token further."""
-        cache = ops.map_structure(
-            lambda x: self.reordered(x, state["source"]), state["cache"]
-        )
-        index_now = ops.as_scalar(self.index) + state["made"]
-        logits, cache = self.step(state["tokens"], cache, index_now, self.fixed)
-        logits = ops.cast(logits, "float32")
+        place, seen = self.place(state)
+        tokens = ops.reshape(state["tokens"], (self.batch, self.beams))
+        logits, cache = self.step(tokens, state["cache"], place, self.fixed)
+        logits = ops.cast(ops.reshape(logits, (-1, self.size)), "float32")
+        state = state if seen is None else {**state, "seen": seen}
 
         # A branch does not hold the step itself: runtimes prepare the weights that a
         # loop reads, but not those of a loop in a branch.
@@ -231,6 +287,20 @@ class Search:
             lambda: self.greedy(state, logits),
         )
         return {**new, "cache": cache, "made": state["made"] + 1}
+
+    def place(self, state):
+        """Where the next step's tokens stand, and what they see: bool (R, S)."""
+        before = ops.as_scalar(self.index)
+        index = before + state["made"]
+        if self.own is None:
+            return Place.behind(index), None
+        filled = before + state["made"] * self.beams
+        seen = ops.append(state["seen"], self.own, filled, axis=1)
+        entry = ops.arange(ops.dim(seen, 1))
+        later = before + (entry - before) // self.beams
+        order = ops.where(entry < before, entry, later)
+        mask = ops.reshape(seen, (self.batch, 1, self.beams, -1))
+        return Place(index, filled, mask, order), seen
 
     def processed(self, scores, state, logits):
         """The scores (R, V) that tokens are chosen by."""
@@ -265,30 +335,37 @@ class Search:
     def greedy(self, state, logits):
         """Greedy search's next state, or sampling's."""
         done, made = state["done"], state["made"]
-        ids = self.next_tokens(logits, state)
-        gain = ops.take_along_axis(
-            ops.log_softmax(logits), ops.expand_dims(ids, 1), axis=1
-        )
-        new = {"source": state["source"]}
+        ids, ends, automaton = self.next_tokens(logits, state)
+        kept = {name: state[name] for name in ("seen",) if name in state}
         if self.automaton is not None:
-            new["automaton"] = self.automaton.after(state["automaton"], ids)
-        ends = ops.expand_dims(self.ending(ids, new.get("automaton")), 1)
+            kept["automaton"] = automaton
+        ids, ends = ops.expand_dims(ids, 1), ops.expand_dims(ends, 1)
+        gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         scores = state["scores"] + ops.where(done, 0.0, gain)
-        tokens = ops.where(done, self.pad, ops.expand_dims(ids, 1))
+        tokens = ops.where(done, self.pad, ids)
         running = ops.append(state["running"], tokens, made, axis=1)
         final = scores / self.divisor(made + 1)
         return {
-            **new,
+            **kept,
             "done": done | ends,
             "ended": running,
-            "ended_scores": ops.where(ends & ~done, final, state["ended_scores"]),
+            "ended_scores": ops.where(done, state["ended_scores"], final),
             "running": running,
             "scores": scores,
-            "tokens": ops.reshape(tokens, (self.rows,)),
+            "tokens": tokens,
         }
 
     def next_tokens(self, logits, state):
-        """The best tokens, or drawn ones: float (R, V) to int (R,)."""
+        """The best tokens, or drawn ones, and whether they end their sequence.
+
+        Args:
+            logits: float (R, V).
+            state: see `Search`.
+
+        Returns:
+            int (R,), bool (R,), and the automaton's states, int (R,), or nothing.
+        """
+        before = state.get("automaton", ())
 
         def processed():
             scores = self.processed(logits, state, logits)
@@ -301,12 +378,17 @@ class Search:
                     lambda: ops.argmax(scores),
                 )
             allowed = ops.max(scores, axis=1) > BANNED / 2
-            return ops.where(allowed, ids, self.end)
+            ids = ops.where(allowed, ids, self.end)
+            after = before
+            if self.automaton is not None:
+                after = self.automaton.after(before, ids)
+            return ids, self.ending(ids, after), after
 
-        special = self.chain.active
-        if self.temperature is not None:
-            special = either(special, self.temperature > 0.0)
-        return ops.cond(special, processed, lambda: ops.argmax(logits))
+        def best():
+            ids = ops.argmax(logits)
+            return ids, ops.equal(ids, self.end), before
+
+        return ops.cond(self.draws, processed, best)
 
     def draw(self, scores, made):
         """Drawn tokens: float (R, V) to int (R,)."""
@@ -351,7 +433,7 @@ class Search:
         batch, beams, rows = self.batch, self.beams, self.rows
         done, length = state["done"], state["made"] + 1
         best, ids = ops.cond(
-            either(self.chain.active, self.many_ends),
+            self.special,
             lambda: self.candidates(
                 self.processed(ops.log_softmax(logits), state, logits), state
             ),
@@ -392,7 +474,7 @@ class Search:
         scores, chosen = ops.top_k(ops.where(ends, IMPOSSIBLE, best), beams)
         scores = ops.maximum(scores, IMPOSSIBLE)  # of what is banned, too
         source, tokens = self._at([origin], chosen), self._at([ids], chosen)
-        new = {"source": ops.reshape(source, (rows,))}
+        new = {"seen": ops.take(state["seen"], ops.reshape(source, (rows,)), axis=0)}
         if self.automaton is not None:
             new["automaton"] = ops.reshape(self._at([states], chosen), (rows,))
 
@@ -410,7 +492,7 @@ class Search:
             "ended_scores": ended_scores,
             "running": extended(state["running"], source, tokens),
             "scores": scores,
-            "tokens": ops.reshape(tokens, (rows,)),
+            "tokens": tokens,
         }
 
     def results(self, state):

@@ -225,8 +225,7 @@ class Attention(Layer):
             cache: keys and values before `query`, float (B, K, P, H) each; the result
                 then has the cache with those of `query` behind them.
             index: int scalar, how much of the cache is filled.
-            projected: keys and values from `project_memory`, instead of `memory`. Its
-                batch may be B / M: the M rows of a group then attend to one memory.
+            projected: keys and values from `project_memory`, instead of `memory`.
             return_weights: whether the attention weights are returned, too.
             training: whether dropout is applied.
 
@@ -251,12 +250,8 @@ class Attention(Layer):
                 f"{self.name}: causal says what the mask is, and with a cache it has "
                 "to be given. Received: attention_mask=None."
             )
-        shape = None
         if projected is not None:
             key, value = projected
-            # Rows that share a memory become longer queries: nothing is repeated.
-            shape = ops.shape(query)
-            query = ops.reshape(query, (ops.dim(key, 0), -1, query.shape[-1]))
             query = self.query(query)
         else:
             memory = query if memory is None else memory
@@ -297,8 +292,6 @@ class Attention(Layer):
             return_weights=return_weights,
         )
         output = self.output_projection(output)
-        if shape is not None:
-            output = ops.reshape(output, (shape[0], shape[1], self.hidden_dim))
         extras = [x for x in (cache, weights) if x is not None]
         return (output, *extras) if extras else output
 

@@ -127,7 +127,8 @@ class Stack(Model):
         memory=None,
         memory_padding_mask=None,
         positions=None,
-        key_positions=None,
+        places=None,
+        attention_mask=None,
         cache=None,
         index=0,
         projected=None,
@@ -144,14 +145,19 @@ class Stack(Model):
             segment_ids: int (B, T), each less than `num_segments`; `None` means 0.
             memory: float (B, S', D'), what cross-attention reads.
             memory_padding_mask: bool (B, S'), `True` at real positions.
-            positions: int (B or 1, T), each less than S; by default each row counts
-                its real tokens from 0, so that padding may stand on either side.
-            key_positions: int (B or 1, S), of every key, cached ones included. With
-                it and `positions` all that depends on distance (rotary positions, the
-                biases, the window) follows from these two, so that padding may stand
-                between tokens; else from where a token stands in its row.
+            positions: int (B or 1, T or 1), each less than S, that learned and
+                sinusoidal vectors are of; by default the first of `places`, or else
+                each row counts its real tokens from 0, so that padding may stand on
+                either side.
+            places: a pair, of the tokens and of every key, cached ones included, int
+                (B or 1, T) and (B or 1, S), or without the first axis, each less than
+                S. All that depends on distance (rotary positions, the biases, the
+                window) follows from them; by default a token's place is its index.
+            attention_mask: bool (B or 1, N or 1, T, S), `True` = may attend, instead of
+                `padding_mask` and of what the order of the tokens says: so T tokens may
+                be alternatives of one another.
             cache: from `empty_cache` or an earlier call.
-            index: int scalar, how many positions of the cache are filled.
+            index: int scalar, how many entries of the cache are filled.
             projected: from `project_memory`, instead of `memory`.
             return_weights: whether the attention weights are wanted.
             training: whether dropout is applied.
@@ -164,12 +170,14 @@ class Stack(Model):
         Raises:
             ValueError: the sequence is longer than the learned positions; memory is
                 missing where there is cross-attention, or given where there is none;
-                or segments are given where there are none.
+                segments are given where there are none; `places` is no pair;
+                `attention_mask` has not four axes, or comes with a `padding_mask`.
         """
         config = self.config
-        padding_mask, memory_padding_mask = map(
-            as_bool, (padding_mask, memory_padding_mask)
+        padding_mask, memory_padding_mask, attention_mask = map(
+            as_bool, (padding_mask, memory_padding_mask, attention_mask)
         )
+        self._check_given(padding_mask, attention_mask, places)
         if config.cross_attention == (memory is None and projected is None):
             raise ValueError(
                 f"{self.name} has {'' if config.cross_attention else 'no '}"
@@ -187,17 +195,20 @@ class Stack(Model):
             key_length = ops.dim(cache[0][0], 2)
             if ops.buffers_grow():
                 key_length = key_length + length
-        if cache is None or ops.buffers_grow():  # else it is a capacity
+        # A fixed cache has a capacity of keys, and alternatives share a position.
+        if cache is None or (ops.buffers_grow() and attention_mask is None):
             self._check_length(key_length)
         query_index = ops.arange(length)
         if cache is not None:
             query_index = query_index + index
         key_index = query_index if cache is None else ops.arange(key_length)
-        places, limit = (query_index, key_index), key_length
-        if key_positions is not None:
-            places = positions, key_positions
+        limit = key_length
+        if places is None:
+            places = query_index, key_index
+        else:
+            positions = places[0] if positions is None else positions
             if not isinstance(limit, int):
-                limit = None  # the caller's positions may lie beyond
+                limit = None  # not to be trusted
 
         x = self.token_embedding(token_ids)
         if config.embedding_scale != 1.0:
@@ -224,6 +235,7 @@ class Stack(Model):
                 key_index,
                 places if windowed else None,
                 padding_mask,
+                attention_mask,
                 cache,
                 token_ids.shape[1],
             )
@@ -286,6 +298,29 @@ class Stack(Model):
         number = self.config.num_layers
         return [made[i * len(made) // number] for i in range(number)]
 
+    def _check_given(self, padding_mask, attention_mask, places):
+        if attention_mask is not None:
+            if len(attention_mask.shape) != 4:
+                raise ValueError(
+                    f"{self.name}: attention_mask must have the axes (batch, heads, "
+                    "queries, keys), some of length 1. Received: shape "
+                    f"{tuple(attention_mask.shape)}."
+                )
+            if padding_mask is not None:
+                raise ValueError(
+                    f"{self.name}: attention_mask says what padding_mask would, so one "
+                    "of the two can be given. Received: both."
+                )
+        if places is not None:
+            pair = isinstance(places, (tuple, list)) and len(places) == 2
+            if not pair or not all(len(x.shape) in (1, 2) for x in places):
+                shapes = [tuple(x.shape) for x in places] if pair else type(places)
+                raise ValueError(
+                    f"{self.name}: places must be a pair, int (B, T) of the tokens and "
+                    "(B, S) of the keys, or without the first axis. Received: "
+                    f"{shapes}."
+                )
+
     def _check_length(self, length):
         config = self.config
         if config.positions == "learned" and isinstance(length, int):
@@ -326,11 +361,12 @@ class Stack(Model):
         return None
 
     def _self_mask(
-        self, query_index, key_index, places, padding_mask, cache, static_length
+        self, query_index, key_index, places, padding_mask, given, cache, static_length
     ):
-        """Who attends to whom, bool; and whether that is exactly the causal mask.
+        """Who attends to whom, bool; and `causal` of `ops.attention`.
 
-        `places` are the positions of queries and keys, where a window counts.
+        `places` are those of queries and keys, where a window counts; `given` is a mask
+        instead of padding and order.
         """
         window = self.config.attention_window
 
@@ -339,9 +375,10 @@ class Stack(Model):
             pairs = ops.expand_dims(pairs, -3)
             return pairs if len(pairs.shape) == 4 else ops.expand_dims(pairs, 0)
 
-        masks = []
+        masks = [] if given is None else [given]
         is_last = cache is not None and static_length == 1 and ops.buffers_grow()
-        causal = self.config.causal and not is_last  # the last token sees all there is
+        # The last token sees all there is.
+        causal = self.config.causal and not is_last and given is None
         if causal:
             masks.append(every_pair(operator.le, query_index, key_index))
         if places is not None:

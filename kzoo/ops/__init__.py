@@ -56,7 +56,6 @@ from kzoo.ops.control import (
     fixed_buffers,
     map_structure,
     required,
-    take_if,
     while_loop,
 )
 from kzoo.ops.nn import (
@@ -151,7 +150,6 @@ __all__ = [
     "sum",
     "take",
     "take_along_axis",
-    "take_if",
     "tanh",
     "top_k",
     "transpose",

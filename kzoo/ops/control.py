@@ -195,23 +195,6 @@ def _(graph, condition, if_true, if_false):
     return keras.tree.pack_sequence_as(results[0], final)
 
 
-@op
-def take_if(condition, x, rows):
-    """The rows of `x` at int `rows` (R,) where the condition holds, else `x`."""
-    return cond(condition, lambda: array.take(x, rows, axis=0), lambda: x)
-
-
-_take_if = take_if.__wrapped__
-
-
-@take_if.emits
-def _(graph, condition, x, rows):
-    taken = _take_if(condition, x, rows)
-    # An op that can do its work in both branches saves the copy of x; see `attention`.
-    graph.root.choices[taken.name] = condition, x, rows
-    return taken
-
-
 def as_scalar(x, dtype="int32"):
     """A number or scalar as a scalar tensor of the dtype (a constant in ONNX)."""
     if isinstance(x, OnnxValue):

@@ -7,9 +7,9 @@ import numpy as np
 
 from kzoo.ops import array as ops
 from kzoo.ops import tensorflow
-from kzoo.ops.control import append, cond
+from kzoo.ops.control import append
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import OnnxValue, current_graph
+from kzoo.ops.onnx_graph import OnnxValue
 
 # Far below any score, and still finite when a position bias is added in float32.
 MASKED = -1e9
@@ -507,36 +507,21 @@ def _(
     elif scale != 1.0:
         query = query * scale
 
-    def attend(past):
-        outputs = current_graph().node(
-            "Attention",
-            query,
-            key,
-            value,
-            mask,
-            *past,
-            outputs=count,
-            shape=[query.shape, *present, weights_shape][:count]
-            if count > 1
-            else query.shape,
-            scale=1.0,
-            is_causal=int(causal and cache is None),
-            **kinds,
-        )
-        return outputs if count > 1 else [outputs]
-
-    choices = [graph.root.choices.get(x.name) for x in cache or ()]
-    if choices and None not in choices:
-        # The cache is reordered only in the branch that needs it, and copied in none.
-        condition, _, rows = choices[0]
-        past = [x for _, x, _ in choices]
-        outputs = cond(
-            condition,
-            lambda: attend([ops.take(x, rows, axis=0) for x in past]),
-            lambda: attend(past),
-        )
-    else:
-        outputs = attend(cache or (None, None))
+    shapes = [query.shape, *present, weights_shape][:count]
+    outputs = graph.node(
+        "Attention",
+        query,
+        key,
+        value,
+        mask,
+        *(cache or (None, None)),
+        outputs=count,
+        shape=shapes if count > 1 else shapes[0],
+        scale=1.0,
+        is_causal=int(causal and cache is None),
+        **kinds,
+    )
+    outputs = outputs if count > 1 else [outputs]
     output = outputs[0]
     if heads_split:
         output = merge_heads(output)

@@ -178,7 +178,6 @@ class OnnxGraph:
             self.opset, self.names = opset, names or {}
             self.lengths = {}  # name of a scalar in some shape -> the scalar
             self.factors = {}  # name of a product of lengths -> what it is made of
-            self.choices = {}  # name of what `take_if` gives -> its arguments
             self.told = {}  # name -> the value whose shape the file tells; see `tell`
             self.initializers = {}  # name -> (dtype, shape, function returning bytes)
             self._count = 0

@@ -6,7 +6,7 @@ import keras
 
 from kzoo import ops
 from kzoo.exporters.signatures import Argument
-from kzoo.generation import Start
+from kzoo.generation import Place, Start
 from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
 from kzoo.tasks.text_data import is_text
@@ -111,7 +111,7 @@ class CausalLM(LanguageModel):
         self._check_prompts([ids], [1])  # else none can be generated
         return {"token_ids": ids or [self.config.start_token_id]}
 
-    def start(self, inputs, capacity):
+    def start(self, inputs, entries):
         """Every prompt's last token, and the cache of those before it.
 
         Rows may be padded on either side. They are moved to the right, behind one more
@@ -120,7 +120,7 @@ class CausalLM(LanguageModel):
 
         Args:
             inputs: dict of `token_ids` int (B, T) and `padding_mask` bool (B, T).
-            capacity: int, the most new tokens, where buffers are fixed.
+            entries: int, the most that steps add to the cache, where buffers are fixed.
 
         Returns:
             A `kzoo.generation.Start`.
@@ -144,21 +144,19 @@ class CausalLM(LanguageModel):
         # Places of padding before each row's first token; a row's own counting.
         padding = ops.expand_dims(length - ops.maximum(real - 1, 0), 1)
         layers = self.decoder.empty_cache(
-            batch, None if ops.buffers_grow() else length + capacity
+            batch, None if ops.buffers_grow() else length + entries
         )
-        _, layers = self._decode(before, layers, 0, padding)
+        _, layers = self._decode(before, layers, Place.behind(0), padding)
         place = ops.expand_dims(ops.arange(length) + 1, 0)
         prompt = ops.where(place > length - ops.expand_dims(real, 1), ids, -1)
-        cache = {"layers": layers, "padding": padding}
-        return Start(tokens, cache, length, prompt=prompt)
+        seen = ops.expand_dims(ops.arange(length), 0) >= padding
+        fixed = {"padding": padding}
+        return Start(tokens, layers, length, fixed, prompt=prompt, seen=seen)
 
-    def step(self, tokens, cache, index, fixed):
-        """Reads one token a row; see `kzoo.generation.search`."""
-        states, layers = self._decode(
-            ops.expand_dims(tokens, 1), cache["layers"], index, cache["padding"]
-        )
-        logits = self.head(self._last_states(states))
-        return logits, {"layers": layers, "padding": cache["padding"]}
+    def step(self, tokens, cache, place, fixed):
+        """Reads a token of every beam; see `kzoo.generation.search`."""
+        states, cache = self._decode(tokens, cache, place, fixed["padding"])
+        return self.head(states), cache
 
     def kept_arguments(self):
         """What `step` takes besides the cache, as `prefill` gave it."""
@@ -175,32 +173,26 @@ class CausalLM(LanguageModel):
             and a dict of the `kept_arguments`.
         """
         start = self.start(inputs, None)
-        logits, cache = self.step(start.tokens, start.cache, start.index, start.fixed)
-        return logits, cache["layers"], {"padding": cache["padding"]}
+        return *self._one_step(*start[:4]), start.fixed
 
     def resume(self, tokens, layers, kept):
         """The logits behind one more token int (B,), and the cache; see `prefill`."""
-        index = ops.dim(layers[0][0], 2)
-        logits, cache = self.step(tokens, {"layers": layers, **kept}, index, None)
-        return logits, cache["layers"]
+        return self._one_step(tokens, layers, ops.dim(layers[0][0], 2), kept)
 
     def genai_function(self):
         """What `export` writes as `format="genai"`; see `kzoo.tasks.genai`."""
         return genai_function(self)
 
-    def _decode(self, ids, cache, index, padding):
+    def _decode(self, ids, cache, place, padding):
         """States of ids behind a cache whose rows begin with so much `padding`."""
-        capacity = ops.dim(cache[0][0], 2)
-        count = ops.dim(ids, 1)
-        keys = capacity + count if ops.buffers_grow() else capacity
-        here = ops.expand_dims(ops.arange(count) + index, 0)
-        return self.decoder(
-            ids,
-            padding_mask=ops.expand_dims(ops.arange(keys), 0) >= padding,
-            positions=ops.maximum(here - padding, 0),
-            cache=cache,
-            index=index,
-        )
+        arguments, here = place.arguments(), ops.as_scalar(place.index)
+        if place.seen is None:
+            keys, count = ops.dim(cache[0][0], 2), ops.dim(ids, 1)
+            keys = keys + count if ops.buffers_grow() else keys
+            arguments["padding_mask"] = ops.expand_dims(ops.arange(keys), 0) >= padding
+            here = ops.expand_dims(ops.arange(count) + here, 0)
+        positions = ops.maximum(here - padding, 0)
+        return self.decoder(ids, positions=positions, cache=cache, **arguments)
 
     def call(self, inputs, training=None):
         """Logits of the next token at every position.

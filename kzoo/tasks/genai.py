@@ -40,7 +40,7 @@ def genai_function(task):
                 ids,
                 padding_mask=mask > 0,
                 positions=positions,
-                key_positions=ops.maximum(ops.cumsum(mask, axis=1) - 1, 0),
+                places=(positions, ops.maximum(ops.cumsum(mask, axis=1) - 1, 0)),
                 cache=layers,
                 index=ops.dim(layers[0][0], 2),
             )

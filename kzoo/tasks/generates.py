@@ -14,6 +14,7 @@ from kzoo import ops
 from kzoo.generation import (
     IMPOSSIBLE,
     SEARCH_INPUTS,
+    Place,
     Search,
     SearchOptions,
     Start,
@@ -29,7 +30,7 @@ from kzoo.tasks.text_data import is_text
 class Generates(Task):
     """Search over a task's next-token logits; a subclass says where it starts.
 
-    It gives `start(inputs, capacity)`, `step(tokens, cache, index, fixed)`,
+    It gives `start(inputs, entries)`, `step(tokens, cache, place, fixed)`,
     `encode_prompts(texts)`, `prompt_input` and `prompt_side`.
     """
 
@@ -69,8 +70,13 @@ class Generates(Task):
         Returns:
             int (B, n, L) and float32 (B, n).
         """
-        start = self.start(inputs, capacity)
+        start = self._start(inputs, options, capacity)
         return search(self.step, start, options, capacity=capacity, **self._ids)
+
+    def _start(self, inputs, options, capacity):
+        """`start` with room for an entry of every beam and new token."""
+        entries = None if ops.buffers_grow() else capacity * options["beams"]
+        return self.start(inputs, entries)
 
     @property
     def _ids(self):
@@ -383,7 +389,7 @@ class Generates(Task):
         for made in range(1, options.max_new_tokens + 1):
             with self._compiling(jit_compile):
                 state = following(kept, state)
-            tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts)]
+            tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts), 0]
             if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
                 self._check_numbers()
             now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
@@ -411,7 +417,7 @@ class Generates(Task):
 
         def begin(ids, mask, *values):
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            start = self.start(inputs, capacity)
+            start = self._start(inputs, read(*values), capacity)
             run = Search(self.step, start, read(*values), **self._ids)
             kept = {"fixed": start.fixed, "index": ops.as_scalar(start.index)}
             if start.prompt is not None:
@@ -442,7 +448,7 @@ class Generates(Task):
         if not overflows:
             ids, mask = self._prompt_batch([prompt])
             start = self.start({self.prompt_input: ids, self.prompt_mask: mask}, 1)
-            logits, _ = self.step(start.tokens, start.cache, start.index, start.fixed)
+            logits, _ = self._one_step(*start[:4])
             overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
         self._explain_numbers("generated", "logits" if overflows else None)
 
@@ -558,9 +564,11 @@ class Generates(Task):
         """The ids before what ends them, without padding."""
         return before_end(ids, ends, self.config.pad_token_id)
 
-    def _last_states(self, states):
-        """float (R, 1, D) to (R, D)."""
-        return ops.reshape(states, (-1, self.config.decoder.hidden_dim))
+    def _one_step(self, tokens, cache, index, fixed):
+        """The logits (B, V) behind one more token int (B,), and the cache."""
+        tokens, place = ops.expand_dims(tokens, 1), Place.behind(index)
+        logits, cache = self.step(tokens, cache, place, fixed)
+        return ops.reshape(logits, (-1, logits.shape[-1])), cache
 
 
 def _batches(rows, limits, size):

@@ -145,12 +145,12 @@ class Seq2SeqLM(LanguageModel):
             row = {**row, "decoder_token_ids": ids}
         return super()._checked_row(row)
 
-    def start(self, inputs, capacity):
+    def start(self, inputs, entries):
         """The start token, nothing cached, and what the encoder made of the source.
 
         Args:
             inputs: dict of `encoder_token_ids` int (B, S) and `encoder_padding_mask`.
-            capacity: int, the most new tokens, where buffers are fixed.
+            entries: int, the most that steps add to the cache, where buffers are fixed.
 
         Returns:
             A `kzoo.generation.Start`.
@@ -160,22 +160,22 @@ class Seq2SeqLM(LanguageModel):
         begin = ops.full((batch, 1), self.config.start_token_id, "int32")
         return Start(
             ops.reshape(begin, (-1,)),
-            self.decoder.empty_cache(batch, capacity),
+            self.decoder.empty_cache(batch, entries),
             0,
             {"projected": self.decoder.project_memory(memory), "mask": mask},
             prompt=begin,
         )
 
-    def step(self, tokens, cache, index, fixed):
-        """Reads one token a row; see `kzoo.generation.search`."""
+    def step(self, tokens, cache, place, fixed):
+        """Reads a token of every beam; see `kzoo.generation.search`."""
         states, cache = self.decoder(
-            ops.expand_dims(tokens, 1),
+            tokens,
             cache=cache,
-            index=index,
             projected=fixed["projected"],
             memory_padding_mask=fixed["mask"],
+            **place.arguments(),
         )
-        return self.head(self._last_states(states)), cache
+        return self.head(states), cache
 
     def kept_arguments(self):
         """What `step` takes besides the cache, as `prefill` gave it."""
@@ -196,7 +196,7 @@ class Seq2SeqLM(LanguageModel):
             and a dict of the `kept_arguments`.
         """
         start = self.start(inputs, None)
-        logits, layers = self.step(start.tokens, start.cache, start.index, start.fixed)
+        logits, layers = self._one_step(*start[:4])
         mask, *names = [argument.name for argument in self.kept_arguments()]
         heads = self.config.decoder.num_key_value_heads
         memory = [
@@ -209,7 +209,7 @@ class Seq2SeqLM(LanguageModel):
         """The logits behind one more token int (B,), and the cache; see `prefill`."""
         mask, *memory = [kept[argument.name] for argument in self.kept_arguments()]
         fixed = {"projected": by_layer(memory), "mask": mask}
-        return self.step(tokens, layers, ops.dim(layers[0][0], 2), fixed)
+        return self._one_step(tokens, layers, ops.dim(layers[0][0], 2), fixed)
 
     def score(self, x, y, **options):
         """BLEU and chrF of what is generated, by sacrebleu (detokenised, cased).

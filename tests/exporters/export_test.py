@@ -64,6 +64,10 @@ def check(report):
         (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
         (kzoo.CausalLM, dict(positions="relative", activation="gelu")),
         (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh")),
+        (
+            kzoo.CausalLM,
+            dict(attention_window=3, windowed_layers=(0,), positions="rotary"),
+        ),
         (kzoo.Seq2SeqLM, dict(positions="sinusoidal", num_key_value_heads=2)),
         (kzoo.Seq2SeqLM, dict(positions="relative", norm="rms_norm", head_scale=0.25)),
         (kzoo.Seq2SeqLM, dict(norm_position="post", head_bias=True)),

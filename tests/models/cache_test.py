@@ -170,36 +170,103 @@ def test_projected_memory_equals_memory(heads, fixed):
     assert difference(got, full) <= TOLERANCE
 
 
-@pytest.mark.parametrize("chunks", [[LENGTH], [1] * LENGTH], ids=["whole", "steps"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(),
-        dict(num_key_value_heads=2),
-        dict(num_key_value_heads=2, similarity="additive_tanh", query_key_norm=True),
-    ],
-    ids=str,
-)
-def test_rows_of_a_group_share_one_projected_memory(changes, chunks):
-    config = encoder_decoder(**changes)
+BEAMS, PROMPT, PARENTS = 3, 3, [[0, 0, 1], [2, 0, 2], [1, 1, 0]]
+SHARED = {
+    **{positions: dict(positions=positions) for positions in POSITIONS},
+    **OPTIONS,
+    "grouped_query": dict(num_key_value_heads=2, positions="rotary"),
+    "grouped_norm": dict(
+        num_key_value_heads=2, query_key_norm=True, similarity="additive_tanh"
+    ),
+    "window_of_one_layer": dict(
+        attention_window=2, windowed_layers=(0,), positions="rotary"
+    ),
+    "soft_cap": dict(attention_soft_cap=2.0, positions="relative"),
+}
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("option", SHARED)
+def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
+    config = encoder_decoder(**SHARED[option])
     transformer = Transformer(config)
-    decoder, beams = transformer.decoder, 3
-    ids = random_ids(config.decoder, (2 * beams, LENGTH))
-    source, mask = random_ids(config.encoder, (2, 6)), padding([6, 2], 6)
-    memory = transformer.encoder(source, padding_mask=mask)
-    repeated = np.repeat(to_numpy(memory), beams, axis=0)
-    full = decoder(
-        ids, memory=repeated, memory_padding_mask=np.repeat(mask, beams, axis=0)
-    )
-    got = in_chunks(
-        decoder,
-        ids,
-        chunks,
-        fixed=False,
-        projected=decoder.project_memory(memory),
-        memory_padding_mask=mask,
-    )
-    assert difference(got, to_numpy(full)) <= TOLERANCE
+    decoder, steps = transformer.decoder, len(PARENTS)
+    prompt = random_ids(config.decoder, (2, PROMPT))
+    tokens = random_ids(config.decoder, (2, steps * BEAMS))
+    pads = np.array([0, 1])  # places of padding before each prompt
+    source, source_mask = random_ids(config.encoder, (2, 6)), padding([6, 2], 6)
+    memory = transformer.encoder(source, padding_mask=source_mask)
+    options = dict(memory_padding_mask=source_mask)
+    options["projected"] = decoder.project_memory(memory)
+    real = np.arange(PROMPT) >= pads[:, None]
+    entries = PROMPT + steps * BEAMS
+    order = np.r_[:PROMPT, PROMPT + np.repeat(np.arange(steps), BEAMS)].astype("int32")
+    with ops.fixed_buffers(fixed):
+        rest = np.ones((2, entries - PROMPT), bool)
+        _, cache = decoder(
+            prompt,
+            padding_mask=np.concatenate([real, rest], axis=1) if fixed else real,
+            cache=decoder.empty_cache(2, entries),
+            **options,
+        )
+        paths = [[] for _ in range(BEAMS)]  # the entries of each beam's sequence
+        for step, parents in enumerate(PARENTS):
+            filled, index = PROMPT + step * BEAMS, PROMPT + step
+            paths = [[*paths[p], filled + i] for i, p in enumerate(parents)]
+            count = entries if fixed else filled + BEAMS
+            seen = np.zeros((2, 1, BEAMS, count), bool)
+            seen[..., :PROMPT] = real[:, None, None]
+            for beam, path in enumerate(paths):
+                seen[:, :, beam, path] = True
+            states, cache = decoder(
+                tokens[:, filled - PROMPT : filled - PROMPT + BEAMS],
+                attention_mask=seen,
+                places=(np.full(BEAMS, index, "int32"), order[:count]),
+                positions=(index - pads[:, None]).astype("int32"),
+                cache=cache,
+                index=filled,
+                **options,
+            )
+            for beam, path in enumerate(paths):
+                own = tokens[:, np.array(path) - PROMPT]
+                mask = np.concatenate([real, np.ones_like(own, bool)], axis=1)
+                full = decoder(
+                    np.concatenate([prompt, own], axis=1),
+                    padding_mask=mask,
+                    memory=memory,
+                    memory_padding_mask=source_mask,
+                )
+                got = to_numpy(states)[:, beam]
+                assert difference(got, to_numpy(full)[:, -1]) <= TOLERANCE
+
+
+def test_positions_follow_from_places():
+    decoder = Transformer(decoder_only(positions="learned")).decoder
+    ids = random_ids(decoder.config, (2, LENGTH))
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))[None, None]
+    there = np.arange(LENGTH, dtype="int32")
+    given = dict(attention_mask=causal.astype("int32"), places=(there, there))
+    assert difference(to_numpy(decoder(ids, **given)), to_numpy(decoder(ids))) == 0
+    back = dict(given, places=(there[::-1].copy(),) * 2)
+    assert difference(to_numpy(decoder(ids, **back)), to_numpy(decoder(ids))) > 0.1
+
+
+def test_masks_and_places_of_another_form_are_refused():
+    config = decoder_only(attention_window=2, positions="learned").decoder
+    decoder = Transformer(ModelConfig(decoder=config)).decoder
+    ids = random_ids(config, (4, LENGTH))
+    mask, there = np.ones((4, LENGTH, LENGTH), bool), np.zeros((4, LENGTH), "int32")
+    for wrong, message in (
+        (dict(attention_mask=mask), "attention_mask must have the axes"),
+        (dict(attention_mask=mask[:, None], padding_mask=mask[:, 0]), "one of the two"),
+        (dict(places=there[:2]), "places must be a pair"),
+        (dict(places=(there, there[None])), "places must be a pair"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            decoder(ids, **wrong)
+    short = Transformer(decoder_only(positions="learned", max_sequence_length=5))
+    with pytest.raises(ValueError, match="5 learned positions"):
+        short.decoder(ids, attention_mask=np.ones((1, 1, LENGTH, LENGTH), bool))
 
 
 def test_a_source_of_nothing_but_padding_equals_full_forward():

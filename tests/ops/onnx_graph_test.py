@@ -195,34 +195,49 @@ def test_what_one_branch_alone_reads_is_computed_in_it(tmp_path):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("opset", [18, DEFAULT_OPSET])
-@pytest.mark.parametrize("reorder", [0, 1])
-def test_a_cache_is_reordered_where_it_is_asked_for(reorder, opset, tmp_path):
-    order = np.array([2, 0, 0])
+def test_queries_side_by_side_see_what_the_mask_says(opset, biased, tmp_path):
+    def attend(query, key, value, keys, values, seen, bias=None):
+        return ops.attention(
+            query,
+            key,
+            value,
+            seen > 0.5,
+            bias,
+            num_heads=4,
+            num_key_value_heads=2,
+            scale=0.5,
+            cache=(keys, values),
+        )[:2]
 
-    def attend(query, keys, values, flag=None):
-        cache = keys, values
-        if flag is not None:
-            cache = tuple(ops.take_if(flag > 0, x, order) for x in cache)
-        heads = dict(num_heads=2, num_key_value_heads=2, scale=0.5)
-        output, cache, _ = ops.attention(query, query, query, cache=cache, **heads)
-        return output, cache
-
-    shapes = {"query": (None, 1, 8), "keys": (None, 2, None, 4)}
-    shapes["values"] = shapes["keys"]
-    graph = emitted(attend, {**shapes, "flag": ()}, opset)
-    arrays = {
-        "query": floats(3, 1, 8),
-        "keys": floats(3, 2, 5, 4, seed=1),
-        "values": floats(3, 2, 5, 4, seed=2),
+    shapes = {
+        **{"query": (None, None, 16), "key": (None, None, 8), "value": (None, None, 8)},
+        **dict.fromkeys(("keys", "values"), (None, 2, None, 4)),
+        "seen": (None, 1, None, None),
+        **({"bias": (1, 4, None, None)} if biased else {}),
     }
-    got = run(graph, tmp_path / "model.onnx", flag=np.array(reorder), **arrays)
-    if reorder:
-        arrays |= {name: arrays[name][order] for name in ("keys", "values")}
+    graph = emitted(attend, shapes, opset)
+    generator = np.random.default_rng(0)
+    seen = (generator.random((2, 1, 3, 8)) < 0.5).astype("float32")
+    seen[0, 0, 1] = 0.0  # a query that sees nothing gives zeros
+    arrays = {
+        "query": floats(2, 3, 16),
+        "key": floats(2, 3, 8, seed=1),
+        "value": floats(2, 3, 8, seed=2),
+        "keys": floats(2, 2, 5, 4, seed=3),
+        "values": floats(2, 2, 5, 4, seed=4),
+        "seen": seen,
+        "bias": floats(1, 4, 3, 8, seed=5),
+    }
+    if not biased:
+        del arrays["bias"]
+    got = run(graph, tmp_path / "model.onnx", **arrays)
     with ops.fixed_buffers(False):  # on JAX, too
         expected = attend(
             **{name: keras.ops.convert_to_tensor(x) for name, x in arrays.items()}
         )
+    assert not got[0][0, 1].any() and got[0][0, 0].any()
     for one, other in zip(got, keras.tree.flatten(expected), strict=True):
         other = keras.ops.convert_to_numpy(other)
         np.testing.assert_allclose(one, other, atol=1e-5)
