@@ -446,6 +446,20 @@ def test_what_is_no_tokenizer_is_an_error_that_names_the_file(load, tmp_path):
         load_pretrained_tokenizer(tmp_path, "sentencepiece")
 
 
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [("qwen2", "Qwen2"), ("qwen3", "Qwen2"), ("modernbert", "ModernBert")],
+)
+def test_files_of_a_class_with_rules_of_its_own_are_not_read_as_gpt2s(
+    model_type, name, tmp_path
+):
+    (tmp_path / "vocab.json").write_text('{"<|endoftext|>": 0, "a": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ValueError, match=f"{name}Tokenizer.*tokenizer.json"):
+        load_pretrained_tokenizer(tmp_path, "byte_bpe")
+
+
 def test_a_chat_template_of_a_stranger_is_not_asked_for_a_token_of_one_character(load):
     pytest.importorskip("jinja2")
     tokenizer, _, _ = load("llama_spm")
