@@ -42,8 +42,8 @@ def has_own_head(family, task, tensors, config):
     """
     stack = "encoder" if config.share_embeddings else config.architecture
     path = f"{stack}/token_embedding/embeddings"
-    has_prefix = _has_prefix(family, tensors)
-    (table,), heads = family.sources(task, config, {path: ()}, path, has_prefix)
+    prefix = family.stored_prefix(tensors)
+    (table,), heads = family.sources(task, config, {path: ()}, path, prefix)
     tables = [name for name in table.names if name in tensors]
     own = [name for name in heads if name in tensors]
     return bool(tables and own and _different(tensors, tables[0], own))
@@ -65,11 +65,11 @@ def check_sizes(family, task, config, tensors):
 
     def stored(path):
         """The tensor of a path, or the name that it would have, and whether it is."""
-        (source, *_), _ = family.sources(task, config, {path: ()}, None, has_prefix)
+        (source, *_), _ = family.sources(task, config, {path: ()}, None, prefix)
         found = [name for name in source.names if name in tensors]
         return (found or source.names)[0], bool(found)
 
-    has_prefix = _has_prefix(family, tensors)
+    prefix = family.stored_prefix(tensors)
     for stack in family.stacks:
         own = getattr(config, stack)
         if stack == family.stacks[0] or not config.share_embeddings:
@@ -138,9 +138,9 @@ def load_weights(
         if path.startswith("head/") and not family.has_row(task, path)
     ]
     shapes = {path: shape for path, shape in shapes.items() if path not in new}
-    has_prefix = _has_prefix(family, tensors)
+    prefix = family.stored_prefix(tensors)
     try:
-        sources, duplicates = family.sources(task, config, shapes, tied, has_prefix)
+        sources, duplicates = family.sources(task, config, shapes, tied, prefix)
     except KeyError as error:
         raise ValueError(f"{error.args[0]} No checkpoint of it has it.") from None
     missing, wrong, used, copies = [], [], set(), {}
@@ -203,7 +203,7 @@ def load_weights(
     return LoadReport(family.model_type, tuple(sorted(new)), tuple(sorted(unused)))
 
 
-def tensors_of(family, task, variables, config, tied, with_prefix=True):
+def tensors_of(family, task, variables, config, tied, prefix):
     """A model's weights as `save_tensors` takes them, under the checkpoint's names.
 
     Args:
@@ -212,7 +212,7 @@ def tensors_of(family, task, variables, config, tied, with_prefix=True):
         variables: functions that give numpy arrays, with `shape` and `dtype`, by path.
         config: the `ModelConfig`.
         tied: the path of the table that is the head, too, or `None`.
-        with_prefix: whether the stacks' names have the family's prefix.
+        prefix: what the stacks' names begin with.
 
     Returns:
         A list of (name, shape, dtype, function that gives the array).
@@ -222,7 +222,7 @@ def tensors_of(family, task, variables, config, tied, with_prefix=True):
     """
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     try:
-        sources, _ = family.sources(task, config, shapes, tied, with_prefix)
+        sources, _ = family.sources(task, config, shapes, tied, prefix)
     except KeyError as error:
         raise ValueError(
             f"{error.args[0]} It cannot be saved as this family."
@@ -238,11 +238,6 @@ def tensors_of(family, task, variables, config, tied, with_prefix=True):
         dtype = variables[source.paths[0]].dtype
         tensors.append((source.names[0], source.shape(own), dtype, array))
     return tensors
-
-
-def _has_prefix(family, tensors):
-    """Whether the stacks' names are those in a model with a head."""
-    return any(name.startswith(family.prefix) for name in tensors)
 
 
 def _is_last(source, head):

@@ -100,12 +100,35 @@ def encoder_heads(
     }
 
 
-def decoder_heads(name, other=None, language_model=None, head="lm_head"):
+def decoder_heads(
+    name,
+    other=None,
+    language_model=None,
+    head="lm_head",
+    tagger="score",
+    answers="transformer.",
+):
     """The heads that transformers has of a decoder, by the names of its classes.
 
     A classifier is a linear layer over the last token's state, without dropout.
+    `tagger` is the linear layer of `TokenClassifier`, `answers` the prefix of the
+    stack's names in a model with the head of `QuestionAnswering`; `None` where
+    transformers has no such class.
     """
     other, language_model = other or name, language_model or f"{name}ForCausalLM"
+    taggers, readers = {}, {}
+    if tagger is not None:
+        taggers["TokenClassifier"] = Head(
+            f"{other}ForTokenClassification",
+            {"head/output": tagger},
+            rules=(Key("classifier_dropout", "head_dropout", lambda keys: 0.1),),
+        )
+    if answers is not None:
+        readers["QuestionAnswering"] = Head(
+            f"{other}ForQuestionAnswering",
+            {"head/output": "qa_outputs"},
+            prefix=answers,
+        )
     return {
         "CausalLM": Head(language_model, {"head": head}),
         "TextClassifier": Head(
@@ -113,5 +136,7 @@ def decoder_heads(name, other=None, language_model=None, head="lm_head"):
             {"head/output": "score"},
             {"pooling": "last", "head_use_bias": False, "head_dropout": 0.0},
         ),
+        **taggers,
+        **readers,
         "SentenceEmbedder": Head(f"{other}Model", options={"pooling": "last"}),
     }

@@ -170,6 +170,8 @@ class Head:
         rules: as a family's, for arguments of the task.
         duplicates: tensors that repeat others, by the others' names. Where the head
             has a kernel of its own they are what transformers computes with.
+        prefix: of the stacks' names in a model with this head; `None` means the
+            family's.
     """
 
     architecture: str
@@ -177,6 +179,7 @@ class Head:
     options: Mapping = dataclasses.field(default_factory=dict)
     rules: tuple = ()
     duplicates: Mapping = dataclasses.field(default_factory=dict)
+    prefix: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -361,7 +364,17 @@ class Family:
             options |= _read(rule.read, rule.names, keys)
         return options
 
-    def sources(self, task, config, shapes, tied, with_prefix=True):
+    def prefix_of(self, task):
+        """What the stacks' names begin with in a model with a task's head."""
+        own = (self.head(task) or Head("")).prefix
+        return self.prefix if own is None else own
+
+    def stored_prefix(self, names):
+        """What the stacks' names begin with among those of a checkpoint's tensors."""
+        prefixes = dict.fromkeys(map(self.prefix_of, self.heads))
+        return next((p for p in prefixes if any(n.startswith(p) for n in names)), "")
+
+    def sources(self, task, config, shapes, tied, prefix):
         """Where the variables of a task lie in a checkpoint.
 
         Args:
@@ -369,7 +382,7 @@ class Family:
             config: the `ModelConfig`.
             shapes: the shape of each variable, by its path.
             tied: the path of the table that is the head, too, or `None`.
-            with_prefix: whether the stacks' names have the family's prefix.
+            prefix: what the stacks' names begin with.
 
         Returns:
             A list of `Source`, and the names of tensors that repeat others, by name.
@@ -378,7 +391,6 @@ class Family:
             KeyError: a variable has no row in the table.
         """
         head = self.head(task) or Head("")
-        prefix = self.prefix if with_prefix else ""
         rows = {**self.modules, **head.modules}
         if tied is None:
             for name, other in head.duplicates.items():

@@ -67,7 +67,7 @@ GEMMA2 = replace(
             feed_forward_output_norm="post_feedforward_layernorm",
         ),
     },
-    heads=decoder_heads("Gemma2"),
+    heads=decoder_heads("Gemma2", answers=None),
     irrelevant={"hidden_act"},  # the class reads hidden_activation
 )
 

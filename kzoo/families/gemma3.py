@@ -26,7 +26,7 @@ GEMMA3 = replace(
         ),
     ),
     modules={**GEMMA2.modules, **QUERY_KEY_NORMS},
-    heads=decoder_heads("Gemma3", "Gemma3Text"),
+    heads=decoder_heads("Gemma3", "Gemma3Text", tagger=None, answers=None),
     irrelevant={"_sliding_window_pattern"},  # layer_types says it
 )
 

@@ -44,7 +44,7 @@ GPT2 = Family(
         ),
         "decoder/final_norm": "ln_f",
     },
-    heads=decoder_heads("GPT2", language_model="GPT2LMHeadModel"),
+    heads=decoder_heads("GPT2", language_model="GPT2LMHeadModel", tagger="classifier"),
     prefix="transformer.",
     tokenizer="byte_bpe",
     irrelevant={

@@ -39,12 +39,16 @@ GPT_NEOX = Family(
         },
         "decoder/final_norm": "final_layer_norm",
     },
-    heads=decoder_heads("GPTNeoX", head=("embed_out", "lm_head")),
+    heads=decoder_heads(
+        "GPTNeoX",
+        head=("embed_out", "lm_head"),
+        tagger="classifier",
+        answers="gpt_neox.",
+    ),
     prefix="gpt_neox.",
     irrelevant={
         "attention_probs_dropout_prob",  # no class reads these two
         "hidden_dropout_prob",
-        "classifier_dropout",  # of a head that kzoo has not
     },
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
 )

@@ -20,7 +20,7 @@ MISTRAL = replace(
         rotary(),
         special_ids(start=1, end=2),
     ),
-    heads=decoder_heads("Mistral"),
+    heads=decoder_heads("Mistral", answers="model."),
     irrelevant=set(),
 )
 

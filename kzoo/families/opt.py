@@ -72,7 +72,7 @@ OPT = Family(
         ),
         "decoder/final_norm": "decoder.final_layer_norm",
     },
-    heads=decoder_heads("OPT"),
+    heads=decoder_heads("OPT", tagger=None, answers="model."),
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={

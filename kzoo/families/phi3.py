@@ -49,7 +49,7 @@ PHI3 = replace(
             feed_forward="mlp.{gate_up,gate_up,down}_proj",
         ),
     },
-    heads=decoder_heads("Phi3"),
+    heads=decoder_heads("Phi3", answers=None),
     irrelevant={
         "embd_pdrop",  # kzoo has one rate for what is added to the residual stream
         "full_attn_mod",  # no class reads these two

@@ -395,8 +395,9 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
     with lora_merged(task):
         variables = {k: _Stored(*stored(v)) for k, v in task.named_variables().items()}
+        prefix = "" if task.head is None else described.prefix_of(name)
         tensors = tensors_of(
-            described, name, variables, task.config, _tied(task), task.head is not None
+            described, name, variables, task.config, _tied(task), prefix
         )
         keys |= _described(task, name) | {"architectures": [head.architecture]}
         files = {CONFIG_FILE: keys}

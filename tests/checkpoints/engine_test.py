@@ -149,14 +149,17 @@ def test_a_variable_that_a_family_has_not_is_named_by_its_path(path, tmp_path):
     family = family_of("gpt2")
     config = family.read_config(described["config"])
     with pytest.raises(ValueError, match=f"no row for {path}.*cannot be saved"):
-        tensors_of(family, "CausalLM", {path: Variable((2, 2))}, config, None)
+        tensors_of(family, "CausalLM", {path: Variable((2, 2))}, config, None, "")
 
 
 @pytest.mark.parametrize(
-    ("task", "options"),
-    [("token_classifier", {"num_classes": 2}), ("question_answering", {})],
+    ("name", "task", "options"),
+    [
+        ("opt", "token_classifier", {"num_classes": 2}),
+        ("gemma2", "question_answering", {}),
+        ("gemma3", "token_classifier", {"num_classes": 2}),
+    ],
 )
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_head_that_a_family_has_not_is_new_when_it_is_loaded(
     name, task, options, tmp_path
 ):
@@ -167,3 +170,18 @@ def test_a_head_that_a_family_has_not_is_new_when_it_is_loaded(
     assert np.asarray(made.named_variables()["head/output/kernel"]).any()
     with pytest.raises(ValueError, match=f"no head of {type(made).__name__}"):
         kzoo.save_hf(made, tmp_path / "out")
+
+
+def test_a_stack_is_found_under_the_prefix_of_another_head(tmp_path):
+    written("llama_reader", tmp_path)  # there the stack is "transformer", not "model"
+    reader = kzoo.from_preset(tmp_path)
+    assert isinstance(reader, kzoo.QuestionAnswering)
+    with pytest.warns(UserWarning, match="head/output/kernel.*are new"):
+        tagger = kzoo.from_preset(tmp_path, task="token_classifier", num_classes=2)
+    assert tagger.loaded.new == ("head/output/bias", "head/output/kernel")
+    own = tagger.named_variables()
+    for path, variable in reader.named_variables().items():
+        if not path.startswith("head/"):
+            np.testing.assert_array_equal(own[path], variable)
+    kzoo.save_hf(tagger, tmp_path / "out")
+    assert isinstance(kzoo.from_preset(tmp_path / "out"), kzoo.TokenClassifier)

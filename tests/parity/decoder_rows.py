@@ -26,6 +26,21 @@ def classifier(config_class, name, config, **changes):
     )
 
 
+def tagger(config_class, name, config):
+    """A row of a class of transformers: classes of tokens."""
+    config = {**config, **SCORED, "classifier_dropout": 0.2}
+    return row(
+        config_class, f"{name}ForTokenClassification", "token_classifier", config
+    )
+
+
+def reader(config_class, name, config):
+    """A row of a class of transformers: answers to questions."""
+    kind = f"{name}ForQuestionAnswering"
+    end = config["eos_token_id"]
+    return row(config_class, kind, "question_answering", config, end=end)
+
+
 def llama(**changes):
     return decoder("LlamaConfig", "Llama", DECODER, **changes)
 
@@ -64,6 +79,8 @@ DECODERS = {
         },
     ),
     "gpt2_classifier": classifier("GPT2Config", "GPT2", GPT2),
+    "gpt2_tagger": tagger("GPT2Config", "GPT2", GPT2),
+    "gpt2_reader": reader("GPT2Config", "GPT2", {**GPT2, "bos_token_id": 2}),
     "gpt_neox": decoder("GPTNeoXConfig", "GPTNeoX", NEOX),
     "gpt_neox_serial": decoder(
         "GPTNeoXConfig",
@@ -76,6 +93,8 @@ DECODERS = {
         rope_parameters={"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0},
     ),
     "gpt_neox_classifier": classifier("GPTNeoXConfig", "GPTNeoX", NEOX),
+    "gpt_neox_tagger": tagger("GPTNeoXConfig", "GPTNeoX", NEOX),
+    "gpt_neox_reader": reader("GPTNeoXConfig", "GPTNeoX", NEOX),
     "opt": decoder("OPTConfig", "OPT", OPT),
     "opt_post": decoder(
         "OPTConfig",
@@ -88,6 +107,7 @@ DECODERS = {
     ),
     "opt_bare": decoder("OPTConfig", "OPT", OPT, _remove_final_layer_norm=True),
     "opt_classifier": classifier("OPTConfig", "OPT", OPT),
+    "opt_reader": reader("OPTConfig", "OPT", {**OPT, "bos_token_id": 3}),
     "llama": llama(
         generation=dict(
             eos_token_id=[2, 60, 81],
@@ -136,6 +156,8 @@ DECODERS = {
     ),
     "llama_model": row("LlamaConfig", "LlamaModel", "sentence_embedder", DECODER),
     "llama_classifier": classifier("LlamaConfig", "Llama", DECODER, head_dim=6),
+    "llama_tagger": tagger("LlamaConfig", "Llama", DECODER),
+    "llama_reader": reader("LlamaConfig", "Llama", DECODER),
     "mistral": decoder("MistralConfig", "Mistral", DECODER, sliding_window=4),
     "mistral_full": decoder(
         "MistralConfig",
@@ -146,6 +168,8 @@ DECODERS = {
         num_key_value_heads=1,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
     ),
+    "mistral_tagger": tagger("MistralConfig", "Mistral", DECODER),
+    "mistral_reader": reader("MistralConfig", "Mistral", DECODER),
     "mistral_classifier": classifier(
         "MistralConfig", "Mistral", DECODER, sliding_window=3
     ),
@@ -154,6 +178,8 @@ DECODERS = {
         "Qwen2Config", "Qwen2", QWEN, max_window_layers=3, **WINDOWS
     ),
     "qwen2_classifier": classifier("Qwen2Config", "Qwen2", DECODER),
+    "qwen2_tagger": tagger("Qwen2Config", "Qwen2", DECODER),
+    "qwen2_reader": reader("Qwen2Config", "Qwen2", DECODER),
     "qwen3": decoder("Qwen3Config", "Qwen3", QWEN, head_dim=12),
     "qwen3_windows": decoder(
         "Qwen3Config",
@@ -166,6 +192,8 @@ DECODERS = {
         **WINDOWS,
     ),
     "qwen3_classifier": classifier("Qwen3Config", "Qwen3", DECODER, head_dim=12),
+    "qwen3_tagger": tagger("Qwen3Config", "Qwen3", DECODER),
+    "qwen3_reader": reader("Qwen3Config", "Qwen3", DECODER),
     "gemma2": decoder("Gemma2Config", "Gemma2", GEMMA),
     "gemma2_caps": decoder(
         "Gemma2Config",
@@ -180,6 +208,7 @@ DECODERS = {
         layer_types=["full_attention", *["sliding_attention"] * 3],
     ),
     "gemma2_classifier": classifier("Gemma2Config", "Gemma2", GEMMA),
+    "gemma2_tagger": tagger("Gemma2Config", "Gemma2", GEMMA),
     "gemma3": decoder(
         "Gemma3TextConfig",
         "Gemma3",
@@ -218,6 +247,7 @@ DECODERS = {
         "Phi3Config", "Phi3", PHI, sliding_window=3, tie_word_embeddings=True
     ),
     "phi3_classifier": classifier("Phi3Config", "Phi3", PHI),
+    "phi3_tagger": tagger("Phi3Config", "Phi3", PHI),
 }
 for name in ("llama3", "gemma2", "gemma3"):
     DECODERS[name]["bfloat16"] = True

@@ -55,7 +55,11 @@ def written(name, folder):
     shapes = {k: tuple(v.shape) for k, v in task.named_variables().items()}
     tied = next(k for k in shapes if k.endswith("token_embedding/embeddings"))
     sources, _ = family.sources(
-        kind, task.config, shapes, tied if task.config.tie_head else None
+        kind,
+        task.config,
+        shapes,
+        tied if task.config.tie_head else None,
+        family.prefix_of(kind),
     )
     tensors = {
         s.names[0]: weight(s.names[0], s.shape([shapes[p] for p in s.paths]))
