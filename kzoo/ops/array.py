@@ -478,6 +478,8 @@ def _(graph, x, axis):
 @op
 def argmax(x):
     """The first index of the largest value along the last axis, int32."""
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow.argmax(x)
     return keras.ops.cast(keras.ops.argmax(x, axis=-1), "int32")
 
 

@@ -260,6 +260,8 @@ def softmax(x):
     dtype = keras.backend.standardize_dtype(x.dtype)
     if dtype in ("float16", "bfloat16"):
         return keras.ops.cast(keras.ops.softmax(keras.ops.cast(x, "float32")), dtype)
+    if keras.backend.backend() == "tensorflow" and x.shape[-2:-1] == (1,):
+        return tensorflow.softmax_of_few(x)
     return keras.ops.softmax(x)
 
 

@@ -71,7 +71,9 @@ class Generates(Task):
             int (B, n, L) and float32 (B, n).
         """
         start = self._start(inputs, options, capacity)
-        return search(self.step, start, options, capacity=capacity, **self._ids)
+        table = self.head.tied_to
+        with table.attending(start.tokens) if table else contextlib.nullcontext():
+            return search(self.step, start, options, capacity=capacity, **self._ids)
 
     def _start(self, inputs, options, capacity):
         """`start` with room for an entry of every beam and new token."""

@@ -139,6 +139,18 @@ def test_an_unknown_activation_of_a_masked_head_is_named():
         MaskedLanguageModelHead(STACK, activation="relu6")
 
 
+def test_a_table_turned_for_a_loop_gives_the_same_logits():
+    table = Embedding(V, D, name="table")
+    table.build()
+    x = np.random.default_rng(0).normal(size=(2, 1, D)).astype("float32")
+    before = to_numpy(table.attend(x))
+    with table.attending(keras.ops.convert_to_tensor(x)):
+        inside = to_numpy(table.attend(x))
+    np.testing.assert_allclose(inside, before, atol=1e-6)
+    table.embeddings.assign(2.0 * to_numpy(table.embeddings))  # behind it, others count
+    np.testing.assert_allclose(to_numpy(table.attend(x)), 2 * before, atol=1e-6)
+
+
 def test_a_tied_head_is_saved_in_a_functional_model(tmp_path):
     ids = keras.Input((None,), dtype="int32")
     table = Embedding(V, D)

@@ -112,3 +112,21 @@ def test_linear(shape, known):
     assert both.get_concrete_function().outputs[0].shape.rank == len(shape)
     np.testing.assert_allclose(plain, x @ kernel + bias)
     np.testing.assert_allclose(transposed, x @ kernel)
+
+
+def test_argmax_is_the_first_of_equals_also_of_zeros():
+    from kzoo.ops import tensorflow as kernels
+
+    x = np.array([[1, 3, 3, 2], [-0.0, 0.0, -1, 0.0], [-5, -4, -4, -9]], "float32")
+    found = kernels.argmax(x)
+    assert found.dtype == "int32"
+    np.testing.assert_array_equal(found, [1, 0, 1])
+
+
+def test_a_softmax_of_few_sums_to_one_and_does_not_overflow():
+    from kzoo.ops import tensorflow as kernels
+
+    x = np.array([[[1e4, 1e4 - 1, -1e9]], [[0, 0, 0]]], "float32")
+    p = np.exp([0, -1]) / np.exp([0, -1]).sum()
+    expected = [[[*p, 0]], [[1 / 3] * 3]]
+    np.testing.assert_allclose(kernels.softmax_of_few(x), expected, rtol=1e-6)
