@@ -117,6 +117,8 @@ class SentencePieceTokenizer(Tokenizer):
         character_coverage: float = 1.0,
         normalization: Normalization = "nmt_nfkc",
         mask_token: bool = False,
+        max_piece_length: int = 16,
+        across_words: bool = False,
     ) -> "SentencePieceTokenizer":
         """Learns the pieces from texts, in memory; equal arguments give equal bytes.
 
@@ -136,6 +138,8 @@ class SentencePieceTokenizer(Tokenizer):
                 uniform, `"nmt_nfkc_cf"` lower-cases too, `"identity"` changes no
                 character.
             mask_token: the vocabulary has a mask token, for `kzoo.MaskedLM`.
+            max_piece_length: the most characters of a piece.
+            across_words: a piece may hold several words, such as "not very good".
 
         Raises:
             TypeError: `texts` is not an iterable of `str`.
@@ -162,6 +166,8 @@ class SentencePieceTokenizer(Tokenizer):
                 byte_fallback=byte_fallback,
                 character_coverage=character_coverage,
                 normalization_rule_name=normalization,
+                max_sentencepiece_length=max_piece_length,
+                split_by_whitespace=not across_words,
                 hard_vocab_limit=False,
                 # Longer texts than this are left out without a word.
                 max_sentence_length=max(

@@ -70,6 +70,7 @@ _ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
 # Tasks whose targets are numbers.
 NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
 _SAMPLED = ("unigram", "sentencepiece-bpe")
+_PIECES = ("across_words", "max_piece_length")  # keys of these alone
 # Keys of `Model` that are no fields of configs.
 _WHOLE = ("size", "config", "preset")
 
@@ -226,7 +227,9 @@ class Tokenizer:
             the others `FastTokenizer`'s.
         vocabulary_size: the most tokens.
         lowercase: texts are lower-cased.
-        folder: one that holds a tokenizer, instead of the three above.
+        across_words: a piece of a `SentencePieceTokenizer` may hold several words.
+        max_piece_length: the most characters of such a tokenizer's pieces.
+        folder: one that holds a tokenizer, instead of the five above.
         splits: every text comes in so many splits into pieces, the first of them the
             most probable and the others drawn (Kudo, 2018,
             https://arxiv.org/abs/1804.10959). An epoch is as long as with one.
@@ -236,6 +239,8 @@ class Tokenizer:
     kind: TokenizerKind | None = None
     vocabulary_size: int | None = None
     lowercase: bool = False
+    across_words: bool = False
+    max_piece_length: int | None = None
     folder: str | None = None
     splits: int = 1
     alpha: float | None = None
@@ -243,8 +248,13 @@ class Tokenizer:
     def __post_init__(self):
         learned = {"kind": self.kind, "vocabulary_size": self.vocabulary_size}
         given = [key for key, value in learned.items() if value is not None]
-        if self.folder is not None and (given or self.lowercase):
-            _refuse("[tokenizer] folder", "no other key beside it", given)
+        pieces = [key for key in _PIECES if getattr(self, key)]
+        if self.folder is not None and (given or self.lowercase or pieces):
+            _refuse("[tokenizer] folder", "no other key beside it", given + pieces)
+        if pieces and self.kind not in _SAMPLED:
+            expected = f"a kind of {_SAMPLED}"
+            _refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
+        _check(self, "[tokenizer]", "max_piece_length", "1 or more", _at_least_one)
         if len(given) == 1:
             _refuse("[tokenizer]", "kind and vocabulary_size together", given)
         if self.splits < 1 or (self.splits > 1) != (self.alpha is not None):

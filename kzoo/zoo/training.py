@@ -196,6 +196,9 @@ class Run:
         if kind in ("unigram", "sentencepiece-bpe"):
             options["normalization"] = f"nmt_nfkc{'_cf' * settings.lowercase}"
             options["algorithm"] = kind.removeprefix("sentencepiece-")
+            options["across_words"] = settings.across_words
+            if settings.max_piece_length is not None:
+                options["max_piece_length"] = settings.max_piece_length
             return SentencePieceTokenizer.train(texts, size, **options)
         options |= dict(algorithm=kind, lowercase=settings.lowercase)
         return FastTokenizer.train(texts, size, **options)

@@ -377,6 +377,20 @@ def test_sentencepiece_lower_cases_when_asked():
     assert tokenizer.encode(["THE BIKE"]) == tokenizer.encode(["the bike"])
 
 
+def test_pieces_hold_several_words_when_asked():
+    texts = ["it is not very good", "not very good at all", "a very good day"] * 9
+    words, across = (
+        SentencePieceTokenizer.train(
+            texts, 60, across_words=across, max_piece_length=14
+        )
+        for across in (False, True)
+    )
+    (one,), (other,) = (t.encode(["not very good"]) for t in (words, across))
+    assert len(other) < 3 <= len(one)
+    assert all(len(piece) <= 14 for piece in across.tokens(other))
+    assert across.decode([other]) == ["not very good"]
+
+
 def test_wordpiece_pieces_spell_each_word():
     tokenizer = BUILT["wordpiece"]
     (ids,) = tokenizer.encode(["the streets, wettest"])

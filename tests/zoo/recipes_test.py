@@ -97,6 +97,11 @@ def changed(**changes):
             },
             r"\[tokenizer\] splits: expected a kind of",
         ),
+        (
+            {"tokenizer__kind": "bpe", "tokenizer__across_words": True},
+            r"\[tokenizer\] across_words: expected a kind of",
+        ),
+        ({"tokenizer__max_piece_length": 0}, r"max_piece_length: expected 1 or more"),
         ({"tokenizer__folder": "x"}, r"\[tokenizer\] folder: expected no other"),
         ({"data__train": "train.tsv"}, r"\[data\] train: expected 2 files"),
         ({"task": "causal_lm"}, r"\[data\] format: expected text or running"),
