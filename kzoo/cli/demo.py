@@ -59,7 +59,7 @@ def demo(
             min=1,
             help="The most for the fine-tuning, by the clock; a slow machine ends it.",
         ),
-    ] = 80,
+    ] = 100,
     seed: Annotated[
         int,
         typer.Option(
