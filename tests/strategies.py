@@ -64,11 +64,17 @@ def rope_scalings(draw):
     )
 
 
-def stack_fields(draw, *, causal, cross_attention):
-    """A value for every field of a `StackConfig`."""
+def stack_fields(draw, *, causal, cross_attention, reads_as=None):
+    """A value for every field of a `StackConfig`; it reads the ids of another one."""
+
+    def drawn(name, values):
+        return (
+            draw(st.sampled_from(values)) if not reads_as else getattr(reads_as, name)
+        )
+
     key_value_heads = draw(st.sampled_from([1, 2]))
     heads = key_value_heads * draw(st.sampled_from([1, 2, 3]))
-    positions = draw(st.sampled_from(get_args(Positions)))
+    positions = drawn("positions", get_args(Positions))
     rotary_dim = draw(st.sampled_from([None, 2, 4])) if positions == "rotary" else None
     even = positions == "rotary" and not rotary_dim
     head_dims = [None, 4, 10] if even else [None, 4, 7]
@@ -93,7 +99,7 @@ def stack_fields(draw, *, causal, cross_attention):
         intermediate_dim=INTERMEDIATE_DIM,
         num_key_value_heads=key_value_heads,
         head_dim=draw(st.sampled_from(head_dims)),
-        max_sequence_length=draw(st.sampled_from([9, 30])),
+        max_sequence_length=drawn("max_sequence_length", [9, 30]),
         positions=positions,
         first_position=draw(st.sampled_from([0, 2])),
         sinusoidal_layout=draw(st.sampled_from(get_args(SinusoidalLayout))),
@@ -105,7 +111,7 @@ def stack_fields(draw, *, causal, cross_attention):
         rotary_dim=rotary_dim,
         relative_buckets=draw(st.sampled_from([4, 6, 32])),
         relative_max_distance=draw(st.sampled_from([17, 128])),
-        num_segments=draw(st.sampled_from([0, 2])),
+        num_segments=drawn("num_segments", [0, 2]),
         norm=norm,
         norm_bias=norm != "layer_norm" or draw(st.booleans()),
         norm_position=norm_position,
@@ -144,17 +150,17 @@ def model_fields(draw):
     """A value for every field of a `ModelConfig`."""
     architecture = draw(st.sampled_from(get_args(Architecture)))
     both = architecture == "encoder_decoder"
-    stack = {}
-    for name in ("encoder", "decoder"):
-        has = both or architecture == name
+    stack = {"encoder": None, "decoder": None}
+    alike = both and draw(st.booleans())
+    for name in stack if both else [architecture]:
         decoder = name == "decoder"
-        stack[name] = (
-            StackConfig(
-                **stack_fields(draw, causal=decoder, cross_attention=decoder and both)
-            )
-            if has
-            else None
+        fields = stack_fields(
+            draw,
+            causal=decoder,
+            cross_attention=decoder and both,
+            reads_as=stack["encoder"] if alike else None,
         )
+        stack[name] = StackConfig(**fields)
     pad, start, end = draw(st.sampled_from([(0, 1, 2), (3, 3, 5), (18, 0, 4)]))
     return dict(
         **stack,

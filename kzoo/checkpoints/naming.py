@@ -140,3 +140,31 @@ def decoder_heads(
         **readers,
         "SentenceEmbedder": Head(f"{other}Model", options={"pooling": "last"}),
     }
+
+
+def encoder_decoder_heads(name, bias=None, prefix=None):
+    """The heads that transformers has of both stacks, by the names of its classes.
+
+    `bias` is the row of the language model's bias, `prefix` that of the stacks' names
+    in a model with the head of `TextClassifier`, where it is not the family's.
+    """
+    hidden = {"hidden_activation": "tanh", "hidden_bias": True}
+    return {
+        "Seq2SeqLM": Head(
+            f"{name}ForConditionalGeneration",
+            {"head": "lm_head", **({"head/bias": bias} if bias else {})},
+        ),
+        "TextClassifier": Head(
+            f"{name}ForSequenceClassification",
+            {
+                "head/hidden": "classification_head.dense",
+                "head/output": "classification_head.out_proj",
+            },
+            {"pooling": "last", **hidden},
+            (Key("classifier_dropout", "head_dropout", lambda keys: 0.0),),
+            prefix=prefix,
+        ),
+        "QuestionAnswering": Head(
+            f"{name}ForQuestionAnswering", {"head/output": "qa_outputs"}
+        ),
+    }

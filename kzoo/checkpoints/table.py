@@ -372,7 +372,8 @@ class Family:
     def stored_prefix(self, names):
         """What the stacks' names begin with among those of a checkpoint's tensors."""
         prefixes = dict.fromkeys(map(self.prefix_of, self.heads))
-        return next((p for p in prefixes if any(n.startswith(p) for n in names)), "")
+        found = (p for p in prefixes if p and any(n.startswith(p) for n in names))
+        return next(found, "")
 
     def sources(self, task, config, shapes, tied, prefix):
         """Where the variables of a task lie in a checkpoint.

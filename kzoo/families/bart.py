@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from kzoo.checkpoints.table import Choice, Family, Head, Raw
+from kzoo.checkpoints.naming import encoder_decoder_heads
+from kzoo.checkpoints.table import Choice, Family, Raw
 from kzoo.families.fairseq import MODULES, rules
 
 BART = Family(
@@ -30,12 +31,7 @@ BART = Family(
         "decoder/token_embedding": "decoder.embed_tokens",
         **MODULES,
     },
-    heads={
-        "Seq2SeqLM": Head(
-            "BartForConditionalGeneration",
-            {"head": "lm_head", "head/bias": Raw("final_logits_bias", (1, -1), True)},
-        )
-    },
+    heads=encoder_decoder_heads("Bart", Raw("final_logits_bias", (1, -1), True)),
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={
@@ -54,12 +50,12 @@ BART = Family(
         "student_encoder_layers",
     },
     searches={"forced_eos_token_id": 2},
-    ignored=(r"classification_head\..*", r"qa_outputs\..*", r".*coder\.version"),
+    ignored=(r".*coder\.version",),
 )
 
 
 def named_alike(model_type, architecture, fixed, **changes):
-    """Another family whose weights have BART's names."""
+    """Another family whose weights have BART's names: a language model."""
     head = dataclasses.replace(BART.heads["Seq2SeqLM"], architecture=architecture)
     return dataclasses.replace(
         BART,

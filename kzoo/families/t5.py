@@ -1,8 +1,8 @@
 """T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683), v1.1 and Flan-T5."""
 
 from kzoo.checkpoints.hf_config import Key, Rule, gated_activation, special_ids
-from kzoo.checkpoints.naming import layers
-from kzoo.checkpoints.table import Choice, Family, Head
+from kzoo.checkpoints.naming import encoder_decoder_heads, layers
+from kzoo.checkpoints.table import Choice, Family
 
 # The sublayers of each stack's blocks, in their order.
 ENCODER = {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"}
@@ -74,16 +74,16 @@ T5 = Family(
         **{f"{stack}/position_bias": f"{stack}.{FIRST}" for stack in SUBLAYERS},
         **{f"{stack}/final_norm": f"{stack}.final_layer_norm" for stack in SUBLAYERS},
     },
-    heads={"Seq2SeqLM": Head("T5ForConditionalGeneration", {"head": "lm_head"})},
+    heads=encoder_decoder_heads("T5", prefix="transformer."),
     irrelevant={
         "bos_token_id",
         "classifier_dropout",
         "initializer_factor",
         "n_positions",  # there is no limit
     },
-    ignored=(  # one that was never used, and other heads
-        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-        r"(transformer|classification_head|qa_outputs|classifier)\..*",
+    ignored=(  # one that was never used, and another head
+        r".*decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+        r"classifier\..*",
     ),
     tied_by_file=True,
 )

@@ -1,4 +1,4 @@
-"""What tasks share that understand text: one stack, one sequence of one or two texts.
+"""What tasks share that understand text: one sequence of one or two texts.
 
 Shapes: B examples, T tokens, D hidden_dim, C numbers of a prediction.
 """
@@ -12,6 +12,7 @@ from kzoo import ops
 from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
+from kzoo.layers.shift_right import ShiftRight
 from kzoo.models.stack import as_bool
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.text_data import LearnsText, is_text
@@ -22,19 +23,32 @@ from kzoo.tokenizers import Template
 _TEXTS, _PAIRS = 2048, 2**24
 
 
+# What both stacks of an encoder-decoder have in common where they read the same ids.
+_ALIKE = ("vocabulary_size", "positions", "max_sequence_length", "num_segments")
+
+
 class EncoderTask(LearnsText, Exports):
-    """One stack over `token_ids`; a subclass adds a head.
+    """The states of `token_ids`; a subclass adds a head.
+
+    Of an encoder-decoder they are the decoder's: it reads the text once more, a token
+    later, so that the state of a token has seen the whole text through the encoder, and
+    what is before the token (Lewis et al., 2020, https://arxiv.org/abs/1910.13461,
+    section 3).
 
     A text is read as start + text + end, a pair as start + first + end + second + end,
     with segment 1 after the first end, as BERT reads them (Devlin et al., 2019); or as
     the tokenizer's `conventions.template` says.
 
     Args:
-        config: a `ModelConfig` with one stack; a decoder sees the past only.
+        config: a `ModelConfig`; a decoder alone sees the past only.
         tokenizer: for strings.
         max_length: longer texts are cut to so many tokens, of a pair the longer one
             first; start and end stay. `None` means as many as the model has learned
             positions, or no limit.
+
+    Raises:
+        ValueError: `max_length` is too small or beyond the learned positions; or the
+            two stacks cannot read the same ids.
     """
 
     architectures = ("encoder", "decoder")
@@ -44,6 +58,17 @@ class EncoderTask(LearnsText, Exports):
 
     def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
+        self._delay = None
+        if config.architecture == "encoder_decoder":
+            for field in _ALIKE:
+                both = [getattr(s.config, field) for s in (self.encoder, self.decoder)]
+                if both[0] != both[1]:
+                    raise ValueError(
+                        f"{type(self).__name__} reads the same ids in both stacks, so "
+                        f"they must have one {field}. Received: {both[0]} and {both[1]}"
+                        "."
+                    )
+            self._delay = ShiftRight(self.config.start_token_id)
         rows = self.stack.config.max_sequence_length
         learned = self.stack.config.positions == "learned"
         if max_length is not None and not 3 <= max_length <= (
@@ -68,7 +93,7 @@ class EncoderTask(LearnsText, Exports):
         return ("token_ids",)
 
     def states(self, inputs, training=None):
-        """The stack's states, and where they are real.
+        """The last states, and where they are real.
 
         Args:
             inputs: dict of `token_ids` int (B, T); optionally `padding_mask` bool
@@ -94,15 +119,26 @@ class EncoderTask(LearnsText, Exports):
         if mask is None:
             mask = ops.not_equal(ids, self.config.pad_token_id)
         segments = inputs.get("segment_ids")
-        given = {} if segments is None else {"segment_ids": segments}
-        return self.stack(ids, padding_mask=mask, training=training, **given), mask
+        given = dict(padding_mask=mask, training=training)
+        if segments is not None:
+            given["segment_ids"] = segments
+        if self._delay is None:
+            return self.stack(ids, **given), mask
+        memory = self.encoder(ids, **given)
+        # The start token stands at the first real place, wherever padding is.
+        first = ops.full((ops.dim(ids, 0), 1), False, "bool")
+        follows = ops.slice_axis(ops.concatenate([first, mask], 1), None, -1, 1)
+        delayed = ops.where(follows, self._delay(ids), self.config.start_token_id)
+        given |= dict(memory=memory, memory_padding_mask=mask)
+        return self.decoder(delayed, **given), mask
 
     # Text.
 
     @property
     def own_template(self):
-        """As BERT has it."""
+        """As BERT has it; of an encoder-decoder, whose sources have no start, as T5."""
         start, end = [self.config.start_token_id], [self.config.end_token_id]
+        start = start if self._delay is None else []
         return Template.of(start, end, end, segments=(0, 1))
 
     def encode_texts(self, x):
@@ -298,6 +334,8 @@ class PredictionTask(EncoderTask):
             et al., 2024, https://arxiv.org/abs/2412.13663, and its code).
         head_use_bias: the head's last layer has a bias.
     """
+
+    architectures = ("encoder", "decoder", "encoder_decoder")
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class PairScorer(TextRegressor):
     Calling it gives logits; `predict`, `rank` and an export give scores.
 
     Args:
-        config: a `ModelConfig` with one stack.
+        config: a `ModelConfig`.
         tokenizer: for strings.
         output_activation: `None`: the score is any number, learned with the mean
             squared error; or `"sigmoid"`: a probability, learned with the binary

@@ -43,7 +43,7 @@ class QuestionAnswering(PredictionTask):
     it stands farther from the edge.
 
     Args:
-        config: a `ModelConfig` with one stack.
+        config: a `ModelConfig`.
         tokenizer: for strings.
         hidden_activation: of an inner layer of the head, or `None` for none.
         head_dropout: rate on what the head's last layer reads.

@@ -91,7 +91,7 @@ class TextClassifier(TextTask):
     """The class of a text, or of a pair of texts.
 
     Args:
-        config: a `ModelConfig` with one stack.
+        config: a `ModelConfig`.
         labels: names of the classes; or
         num_classes: how many there are, when they have no names.
         tokenizer: for strings.
@@ -201,7 +201,7 @@ class TextRegressor(TextTask):
     """A number of a text, or of a pair of texts.
 
     Args:
-        config: a `ModelConfig` with one stack.
+        config: a `ModelConfig`.
         tokenizer: for strings.
         pooling: as in `TextClassifier`; so for the others.
         hidden_activation: of an inner layer of the head.

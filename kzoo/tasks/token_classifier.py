@@ -25,7 +25,7 @@ class TokenClassifier(PredictionTask):
     that is longer than a window only the first pieces are read.
 
     Args:
-        config: a `ModelConfig` with one stack.
+        config: a `ModelConfig`.
         labels: names of the labels; or
         num_classes: how many there are, when they have no names.
         tokenizer: for strings.

@@ -78,6 +78,12 @@ def last_states(task, row, golden, side):
         states = task.decoder(targets, memory=memory, memory_padding_mask=mask)
         yield "decoder", to_numpy(states), golden[f"{side}_decoder"]
         return
+    if task.config.architecture == "encoder_decoder":
+        memory = task.encoder(ids, padding_mask=mask)
+        yield "encoder", to_numpy(memory)[mask], golden[f"{side}_encoder"][mask]
+        states, _ = task.states({"token_ids": ids, "padding_mask": mask})
+        yield "decoder", to_numpy(states)[mask], golden[f"{side}_decoder"][mask]
+        return
     stack = task.decoder if task.config.encoder is None else task.encoder
     states = stack(ids, padding_mask=mask)
     yield "states", to_numpy(states)[mask], golden[f"{side}_states"][mask]

@@ -64,6 +64,8 @@ def batch(row, side):
     ids = rng.integers(low, size - 2, (len(LENGTHS), max(LENGTHS)))
     if row["task"] == "question_answering":
         ids[:, [3, 8]] = row["end"]  # of the question, and of the context
+    if row.get("ended"):  # once, by the token whose state is read
+        ids[np.arange(len(ids)), np.array(LENGTHS) - 1] = row["end"]
     mask = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
     if side == "left":
         ids, mask = ids[:, ::-1], mask[:, ::-1]

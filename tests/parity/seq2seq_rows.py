@@ -24,6 +24,29 @@ def _row(kind, config, name=None, left=False, **more):
     return row(f"{kind}Config", name, "seq2seq_lm", config, left=left, **more)
 
 
+def _heads(kind, config, end):
+    """Rows of the heads that read what the decoder makes of the text itself."""
+    config = {**config, "eos_token_id": end, "classifier_dropout": 0.2}
+    named = dict(num_labels=3, id2label={0: "a", 1: "b", 2: "c"})
+    # Padding on the left is another text for transformers' decoders.
+    more = dict(left=False, end=end)
+    kinds = {
+        "classifier": ("SequenceClassification", "text_classifier", named),
+        "reader": ("QuestionAnswering", "question_answering", {"num_labels": 2}),
+    }
+    return {
+        f"{kind.lower()}_{name}": row(
+            f"{kind}Config",
+            f"{kind}For{purpose}",
+            task,
+            {**config, **labels},
+            ended=name == "classifier",
+            **more,
+        )
+        for name, (purpose, task, labels) in kinds.items()
+    }
+
+
 SEQ2SEQ = {
     "t5": _row(
         "T5",
@@ -111,4 +134,7 @@ SEQ2SEQ = {
          "activation_function": "gelu"},
         left=True,
     ),
+    **_heads("T5", T5, 1),
+    **_heads("MT5", T5, 1),
+    **_heads("Bart", BART, 2),
 }  # fmt: skip

@@ -115,8 +115,8 @@ def test_other_inputs_than_it_reads_are_refused():
     with pytest.raises(ValueError, match=r"Received the keys \['padding_mask'\]"):
         task()({"padding_mask": token_ids > 0})
     with pytest.raises(ValueError, match="architecture 'encoder' or 'decoder'"):
-        kzoo.TextClassifier.from_size(
-            "tiny", TOKENIZER, num_classes=2, architecture="encoder_decoder"
+        kzoo.SentenceEmbedder.from_size(
+            "tiny", TOKENIZER, architecture="encoder_decoder"
         )
 
 
@@ -199,3 +199,65 @@ def test_the_example_of_a_docstring_runs(kind, monkeypatch):
         else:
             exec(example.source, names)
     assert any(example.want for example in examples)
+
+
+def both_stacks(kind=kzoo.TokenClassifier, **changes):
+    fields = dict(num_layers=1, positions="learned", max_sequence_length=9)
+    return kind.from_size(
+        "tiny",
+        vocabulary_size=30,
+        architecture="encoder_decoder",
+        num_classes=3,
+        **{**fields, **changes},
+    )
+
+
+def test_two_stacks_read_a_text_twice_the_second_time_a_token_later():
+    task = both_stacks()
+    ids = np.array([[5, 6, 7, 2], [8, 9, 2, 0]], "int32")
+    states, mask = task.states({"token_ids": ids})
+    memory = task.encoder(ids, padding_mask=mask)
+    start = task.config.start_token_id
+    later = np.array([[start, 5, 6, 7], [start, 8, 9, 2]], "int32")
+    expected = task.decoder(later, memory=memory, memory_padding_mask=mask)
+    mask = np.array(mask)
+    np.testing.assert_array_equal(mask, ids != 0)
+    np.testing.assert_allclose(
+        np.array(states)[mask], np.array(expected)[mask], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_padding_on_the_left_changes_nothing_with_two_stacks(positions):
+    task = both_stacks(positions=positions)
+    text = [5, 6, 7, 2]
+    right = np.array([[*text, 0, 0], [8, 2, 0, 0, 0, 0]], "int32")
+    left = np.array([[0, 0, *text], [0, 0, 0, 0, 8, 2]], "int32")
+    one, other = (np.array(task({"token_ids": ids}))[ids != 0] for ids in (right, left))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_two_stacks_that_cannot_read_the_same_ids_are_refused():
+    config = kzoo.ModelConfig.from_size("tiny", "encoder_decoder", 30)
+    config = config.replace(
+        share_embeddings=False, decoder=config.decoder.replace(vocabulary_size=31)
+    )
+    with pytest.raises(ValueError, match="one vocabulary_size. Received: 30 and 31"):
+        kzoo.TokenClassifier(config, num_classes=3)
+
+
+def test_a_classifier_of_two_stacks_learns_what_a_text_says():
+    texts = [f"{a} {b}" for a in "abcd" for b in "abcd"] * 8
+    labels = ["yes" if "a" in text else "no" for text in texts]
+    tokenizer = kzoo.FastTokenizer.train(texts, 40, algorithm="character")
+    task = kzoo.TextClassifier.from_size(
+        "tiny",
+        tokenizer,
+        architecture="encoder_decoder",
+        labels=["no", "yes"],
+        pooling="last",
+        num_layers=1,
+    )
+    task.compile(kzoo.training.Adam(3e-3))
+    task.fit(texts, labels, batch_size=16, epochs=6, verbose=0)
+    assert task.score(texts[:16], labels[:16])["accuracy"] > 0.9
