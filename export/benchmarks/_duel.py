@@ -209,6 +209,8 @@ def machine():
         lines = info.read_text().splitlines()
         names = [line.split(":")[1] for line in lines if line.startswith("model name")]
         model = names[0].strip() if names else model
+        if any(line.startswith("flags") and " avx512f" in line for line in lines):
+            model += " with AVX-512"
     return {
         "cpu": model,
         "cores": os.cpu_count(),

@@ -143,6 +143,8 @@ def load_weights(
         sources, duplicates = family.sources(task, config, shapes, tied, prefix)
     except KeyError as error:
         raise ValueError(f"{error.args[0]} No checkpoint of it has it.") from None
+    # A head that is not tied has two biases, of which transformers trains one.
+    dead = set(duplicates.values()) if tied is None else set()
     missing, wrong, used, copies = [], [], set(), {}
     planned, zeros = [], []
     for source in sources:
@@ -158,8 +160,9 @@ def load_weights(
             for path in source.paths:
                 (new if path.startswith("head/") else missing).append(path)
             continue
-        used |= set(present)
-        copies.setdefault(present[0], []).extend(present[1:])
+        others = [name for name in present[1:] if name not in dead]
+        used |= {present[0], *others}
+        copies.setdefault(present[0], []).extend(others)
         if tensors.shape(present[0]) != source.shape(own):
             if new_head and source.paths[0].startswith("head/"):
                 new += source.paths
@@ -177,7 +180,7 @@ def load_weights(
     for name, other in duplicates.items():
         if name in tensors:
             used.add(name)
-            if other in tensors and not family.tied_by_file:
+            if other in tensors and not (family.tied_by_file or other in dead):
                 copies.setdefault(other, []).append(name)
     unused = [name for name in tensors if name not in used]
     unknown = [name for name in unused if not family.known(name)]

@@ -243,9 +243,7 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
     return Rule(("pad_token_id", start_key, "eos_token_id"), read, write)
 
 
-def rotary(
-    theta=10_000.0, part="partial_rotary_factor", parted=False, older="rope_theta"
-):
+def rotary(theta=10_000.0, part=None, parted=1.0, older="rope_theta"):
     """The rule of rotary positions: one kind for all layers.
 
     It reads `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have
@@ -254,20 +252,24 @@ def rotary(
 
     Args:
         theta: the base, where it is left out.
-        part: older key of the share of a head that rotates.
-        parted: its default is not 1 but this number.
+        part: older key of the share of a head that rotates; `None` where the family's
+            classes turn whole heads, whatever their configs say.
+        parted: that share, where it is left out.
         older: older key of the base that is written.
     """
-    share = parted or 1.0
+    share = part or "partial_rotary_factor"
 
     def read(keys):
-        rope = dict(keys.get("rope_parameters") or {})
-        rope |= keys.get("rope_scaling") or {}
+        rope = _merged(keys.get("rope_parameters"), keys.get("rope_scaling"))
         base = rope.pop("rope_theta", None) or keys.get("rope_theta")
         base = base or keys.get(older) or theta
         rotates = rope.pop("partial_rotary_factor", None)
-        rotates = keys.get(part) if rotates is None else rotates
-        rotates = share if rotates is None else rotates
+        rotates = keys.get(share) if rotates is None else rotates
+        rotates = parted if rotates is None else rotates
+        if part is None and rotates != 1:
+            raise Unsupported(
+                f"{share}={rotates} is not supported: this family turns whole heads."
+            )
         width = keys.get("head_dim") or keys["hidden_size"] // keys[_HEADS]
         turned = int(width * rotates)
         return {
@@ -281,16 +283,29 @@ def rotary(
         rope = {"rope_theta": field_of("rope_max_wavelength"), **written(scaling)}
         keys = {older: rope["rope_theta"], **_older_scaling(scaling)}
         width, turned = field_of("head_dim"), field_of("rotary_dim")
-        if turned is not None or parted:
+        if part is not None and (turned is not None or parted != 1):
             rope["partial_rotary_factor"] = keys[part] = (turned or width) / width
         return {**keys, "rope_parameters": rope}
 
-    names = ("rope_parameters", "rope_scaling", "rope_theta", older, part)
+    names = ("rope_parameters", "rope_scaling", "rope_theta", older, share)
     names = (*names, "original_max_position_embeddings", "hidden_size", _HEADS)
     return Rule(names, read, write)
 
 
 _HEADS = "num_attention_heads"
+
+
+def _merged(given, older):
+    """What `rope_parameters` and the older `rope_scaling` say, which has to be one."""
+    given, older = dict(given or {}), dict(older or {})
+    if "type" in older:
+        older.setdefault("rope_type", older.pop("type"))
+    if given and any(given.get(key) != value for key, value in older.items()):
+        raise Unsupported(
+            "rope_parameters and rope_scaling must say the same. "
+            f"Received: {given} and {older}."
+        )
+    return given | older
 
 
 def rope_scaling(rope, keys):
@@ -517,9 +532,8 @@ def ropes_of_types(windows, full, sliding, scaled=("full_attention",)):
             )
         found = []
         for kind, (key, base) in types.items():
-            rope = dict(given.get(kind) or {})
-            if kind in scaled:
-                rope |= keys.get("rope_scaling") or {}
+            older = keys.get("rope_scaling") if kind in scaled else None
+            rope = _merged(given.get(kind), older)
             base = rope.pop("rope_theta", None) or keys.get(key, base)
             base = base or found[0][0]  # None: as in the other layers
             found.append((float(base), rope_scaling(rope, keys)))

@@ -37,7 +37,7 @@ PHI3 = replace(
         Only("mlp_bias", False),
         Only("lm_head_bias", False),
         window(),
-        rotary(),
+        rotary(part="partial_rotary_factor"),
         special_ids(pad=32000, start=1, end=32000),
     ),
     modules={

@@ -14,6 +14,8 @@ from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
 
 _bare = contextvars.ContextVar("bare_calls", default=False)
+# The layer inside whose `attending` this is, and its table (D, V).
+_turned = contextvars.ContextVar("turned", default=(None, None))
 
 
 @contextlib.contextmanager
@@ -77,7 +79,6 @@ class Embedding(Emits, LoRA, keras.layers.Embedding):
     """Keras's `Embedding`, whose table can also be the head."""
 
     adapted = "embeddings"
-    _turned = None  # the table (D, V), inside `attending`
 
     @property
     def embeddings(self):
@@ -94,12 +95,15 @@ class Embedding(Emits, LoRA, keras.layers.Embedding):
         Args:
             x: a tensor or ONNX value that the loop reads.
         """
+        table = None
         if not ops.is_onnx(x) and self.input_dim * self.output_dim <= 2**24:
-            object.__setattr__(self, "_turned", ops.transpose(self.embeddings, (1, 0)))
+            table = ops.cast(self.embeddings, self.compute_dtype)
+            table = ops.transpose(table, (1, 0))
+        token = _turned.set((self, table))
         try:
             yield
         finally:
-            object.__setattr__(self, "_turned", None)
+            _turned.reset(token)
 
     def call(self, inputs):
         """Int ids (...) to float (..., D)."""
@@ -109,8 +113,9 @@ class Embedding(Emits, LoRA, keras.layers.Embedding):
 
     def attend(self, x):
         """Scores of every row of the table: float (..., D) to float (..., V)."""
-        if self._turned is not None:
-            return ops.linear(x, self._turned)
+        layer, table = _turned.get()
+        if layer is self and table is not None:
+            return ops.linear(x, table)
         return ops.linear_transposed(x, self.embeddings)
 
 

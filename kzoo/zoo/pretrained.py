@@ -207,7 +207,7 @@ def from_preset(
     with open_tensors(folder) as tensors:
         if dtype == "auto":
             dtype = _dtype(family, keys, tensors)
-        if family.tied_by_file:
+        if family.tied_by_file and name in _GENERATING:
             own = has_own_head(family, name, tensors, config)
             config = config.replace(tie_head=not own)
         check_sizes(family, name, config, tensors)

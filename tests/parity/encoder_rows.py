@@ -123,6 +123,21 @@ ENCODERS = {
             "sentence_embedder": ({"sinusoidal_pos_embds": True}, {}),
         },
     ),
+    # Where they are not tied, one of two biases is computed with, and the other is not.
+    **{
+        f"{name.lower()}_untied": row(
+            f"{name}Config",
+            f"{name}ForMaskedLM",
+            "masked_lm",
+            {**config, "tie_word_embeddings": False},
+            **more,
+        )
+        for name, config, more in (
+            ("Bert", BERT, {}),
+            ("Roberta", ROBERTA, COUNTS),
+            ("Albert", ALBERT, {}),
+        )
+    },
     "distilbert_untied": row(
         "DistilBertConfig",
         "DistilBertForMaskedLM",

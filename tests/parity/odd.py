@@ -31,6 +31,7 @@ ROPES = [
 ]
 BERT = {
     "hidden_act": ACTIVATIONS,
+    "tie_word_embeddings": BOTH,
     "layer_norm_eps": EPSILONS,
     "num_attention_heads": [1, 2, 8],
     "intermediate_size": [8, 50],
@@ -164,6 +165,8 @@ LEGAL = {
     "xlm-roberta": BERT,
 }
 DYNAMIC = rope(rope_type="dynamic", factor=2.0)
+# Of these families transformers turns whole heads, and does not read the key.
+PART = {"partial_rotary_factor": 0.5}
 # Refused, whatever else the config says.
 ILLEGAL_EVERYWHERE = {
     "a_key_of_tomorrow": True,
@@ -176,16 +179,17 @@ ILLEGAL = {
     "bert": {"hidden_act": "mish", "position_embedding_type": "relative_key"},
     "distilbert": {"activation": "mish"},
     "electra": {"hidden_act": "mish", "position_embedding_type": "relative_key"},
-    "gemma2": {"hidden_activation": "mish", "layer_types": 9 * SHORT},
+    "gemma2": {"hidden_activation": "mish", **PART, "layer_types": 9 * SHORT},
     "gemma3_text": {"use_bidirectional_attention": True, "layer_types": []},
     "gpt2": {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
     "gpt_neox": {"hidden_act": "mish"},
-    "llama": {"hidden_act": "mish", "rope_parameters": DYNAMIC},
+    "llama": {"hidden_act": "mish", **PART, "rope_parameters": DYNAMIC},
     "m2m_100": {"activation_function": "mish"},
     "marian": {"activation_function": "mish"},
     "mbart": {"activation_function": "mish"},
     "mistral": {
         "hidden_act": "mish",
+        **PART,
         "rope_parameters": DYNAMIC,
         "layer_types": SHORT,
     },
@@ -198,8 +202,8 @@ ILLEGAL = {
             rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4
         )
     },
-    "qwen2": {"rope_parameters": DYNAMIC, "layer_types": "sliding_attention"},
-    "qwen3": {"rope_parameters": DYNAMIC, "layer_types": SHORT},
+    "qwen2": {**PART, "rope_parameters": DYNAMIC, "layer_types": "sliding_attention"},
+    "qwen3": {**PART, "rope_parameters": DYNAMIC, "layer_types": SHORT},
     "roberta": {"hidden_act": "mish"},
     "t5": {"dense_act_fn": "mish"},
     "xlm-roberta": {"hidden_act": "mish"},

@@ -275,14 +275,30 @@ def test_a_multi_label_head_is_replaced_where_labels_are_given(tmp_path):
 
 
 def test_a_class_that_kzoo_has_no_head_for_is_not_taken_for_another(tmp_path):
-    _, described = written("bart", tmp_path)
+    _, described = written("mbart", tmp_path)
     config = {**described["config"]}
-    config["architectures"] = ["BartForSequenceClassification"]
+    config["architectures"] = ["MBartForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    expected = "BartForSequenceClassification.*BartForConditionalGeneration.*task="
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["classification_head.dense.bias"] = np.zeros(4, "float32")
+    save_file(tensors, tmp_path / "model.safetensors")
+    expected = "MBartForSequenceClassification.*MBartForConditionalGeneration.*task="
     with pytest.raises(ValueError, match=expected):
         kzoo.from_preset(tmp_path)
-    assert type(kzoo.from_preset(tmp_path, task="seq2seq_lm")) is kzoo.Seq2SeqLM
+    task = kzoo.from_preset(tmp_path, task="seq2seq_lm")
+    assert type(task) is kzoo.Seq2SeqLM
+    assert task.loaded.unused == ("classification_head.dense.bias",)
+
+
+def test_a_tied_table_is_one_under_another_head_and_in_its_folders(tmp_path):
+    written("t5_classifier", tmp_path)
+    task = kzoo.from_preset(tmp_path)
+    assert task.config.tie_head
+    task.save_folder(tmp_path / "own")
+    kzoo.save_hf(task, tmp_path / "back")
+    for folder in ("own", "back"):
+        again = kzoo.from_preset(tmp_path / folder, task="seq2seq_lm")
+        assert again.config.tie_head and not again.loaded.new
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], {"0": "a", "2": "b"}])
