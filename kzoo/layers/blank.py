@@ -47,7 +47,10 @@ def fill(variable, write):
     """
     array = _zeros(variable.shape, keras.backend.standardize_dtype(variable.dtype))
     write(array)
-    variable.assign(_tensor_over(array))
+    if keras.backend.backend() == "torch":
+        variable.value.data = _tensor_over(array)  # `assign` would copy it
+    else:
+        variable.assign(_tensor_over(array))
 
 
 def _zeros(shape, dtype):
@@ -74,6 +77,13 @@ def _tensor_over(array):
         import jax
 
         return jax.device_put(array)
+    if backend == "torch":
+        import torch
+
+        bits = array.view(np.int16) if array.dtype.kind == "V" else array
+        tensor = torch.from_numpy(bits)
+        tensor = tensor if bits is array else tensor.view(torch.bfloat16)
+        return keras.ops.convert_to_tensor(tensor)  # on its device
     if backend != "tensorflow" or not array.nbytes:
         return keras.ops.convert_to_tensor(array)
     import tensorflow as tf

@@ -95,6 +95,10 @@ _OF_LAYOUT = {
     "marian": ("Marian",),
     "m2m100": ("M2M100",),
 }
+# Which classes follow their settings where a tokenizer.json says how texts are made
+# uniform, and how they are split; the others, and the library's own, follow the file.
+_NORMALIZING = tuple(name for name, own in _NAMES.items() if own is _BERT)
+_SPLITTING = ("GPT2", "Roberta", "Bart", "Longformer", "LED", "Qwen2", "GPTNeoX")
 _MOST = 2**24  # ids: a file that claims more would take all memory
 _BATCHING = ("padding", "truncation")
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -212,7 +216,7 @@ def read_json(path):
         raise FileNotFoundError(f"No {path.name} in {path.parent}.")
     try:
         keys = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(keys, dict):
         raise ValueError(
@@ -251,6 +255,8 @@ class _Folder:
         )
         if name:
             name = re.sub(r"Tokenizer(Fast)?$", "", str(name))
+        # Which class reads a tokenizer.json.
+        self.makes = name or _CLASSES.get(self.config.get("model_type"))
         if not name or name in ("PreTrained", "TokenizersBackend"):
             name = _CLASSES.get(self.config.get("model_type"))
             if name == "M2M100" and kind == "fairseq_sentencepiece":
@@ -345,7 +351,7 @@ class _Folder:
         files[_DEFAULT] = self.path / _TEMPLATE
         files = {name: path for name, path in files.items() if path.exists()}
         if files:  # then transformers reads no others
-            found = {n: path.read_text("utf-8") for n, path in sorted(files.items())}
+            found = {n: _read_text(path) for n, path in sorted(files.items())}
         default = found.pop(_DEFAULT, None)
         return {"chat_template": default, "named_templates": found}
 
@@ -435,35 +441,52 @@ def _languages(names):
 
 def _from_json(folder, kind):
     path = folder.path / _FAST
-    try:
-        library = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
+    library = _asked(path, lambda: tokenizers.Tokenizer.from_str(_read_text(path)))
     described = json.loads(library.to_str())
-    # These settings win over the file, as they do where transformers reads both.
+    # Some classes make these parts anew, of settings and their own defaults.
     normalizer, splitter = described["normalizer"], described["pre_tokenizer"]
-    if normalizer and normalizer["type"] == "BertNormalizer":
-        for name, key in (
-            ("do_lower_case", "lowercase"),
-            ("strip_accents", "strip_accents"),
-            ("tokenize_chinese_chars", "handle_chinese_chars"),
+    if folder.makes in _NORMALIZING and _type(normalizer) == "BertNormalizer":
+        for name, key, default in (
+            ("do_lower_case", "lowercase", True),
+            ("strip_accents", "strip_accents", None),
+            ("tokenize_chinese_chars", "handle_chinese_chars", True),
         ):
-            value = folder.settings.get(name, normalizer[key])
-            if isinstance(value, bool) or name == "strip_accents":
-                normalizer[key] = value
-    space = folder.settings.get("add_prefix_space")
-    if splitter and splitter["type"] == "ByteLevel" and space is not None:
-        splitter["add_prefix_space"] = space
+            normalizer[key] = folder.settings.get(name, default)
+    if folder.makes in _SPLITTING and _type(splitter) == "ByteLevel":
+        splitter["add_prefix_space"] = bool(folder.settings.get("add_prefix_space"))
     batching = {name: described[name] for name in _BATCHING if described[name]}
     if json.loads(library.to_str()) != described:
         library = tokenizers.Tokenizer.from_str(json.dumps(described))
     library.no_padding()
     library.no_truncation()
-    return _fast(folder, library, "fast", _template_of(library), batching)
+    template = _asked(path, lambda: _template_of(library))
+    return _fast(folder, library, "fast", template, batching)
+
+
+def _type(part):
+    return part and part["type"]
+
+
+def _asked(path, function):
+    """What a function of the library gives, whose errors are bare, or panics."""
+    try:
+        return function()
+    except BaseException as error:
+        panics = type(error).__name__ == "PanicException"
+        if not (panics or isinstance(error, Exception)):
+            raise
+        raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
+
+
+def _read_text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
 
 
 def _wordpiece(folder, kind):
-    lines = folder.file(kind, 0).read_text(encoding="utf-8").split("\n")
+    lines = _read_text(folder.file(kind, 0)).split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings, names = folder.settings, folder.names
@@ -482,7 +505,7 @@ def _wordpiece(folder, kind):
 
 def _byte_bpe(folder, kind):
     vocabulary = folder.json(folder.file(kind, 0).name)
-    lines = folder.file(kind, 1).read_text(encoding="utf-8").split("\n")
+    lines = _read_text(folder.file(kind, 1)).split("\n")
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges = [tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip()]
     library = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -548,7 +571,8 @@ def _fast(folder, library, layout, template, batching=None):
     """A `FastTokenizer` with all the special tokens that the folder names."""
     known = library.get_added_tokens_decoder()
     for token_id, token in folder.added.items():
-        if token_id not in known:
+        own = known.get(token_id)
+        if own is None or own.content == token.content and _flags(own) != _flags(token):
             library.add_tokens([token])
             if library.token_to_id(token.content) != token_id:
                 raise ValueError(
@@ -597,7 +621,7 @@ def _settings(folder, layout):
     """What is written again: the settings, with the names that classes know."""
     named = {f"{role}_token": name for role, name in folder.names.items() if name}
     if folder.name == "Pegasus":
-        del named["mask_token"]  # transformers 5 loses an id where it is stated
+        named.pop("mask_token", None)  # transformers 5 loses an id where it is stated
     # Of a tokenizer.json any other class may change what the file says.
     name = "PreTrainedTokenizerFast" if layout == "fast" else f"{folder.name}Tokenizer"
     return {**named, "tokenizer_class": name, **folder.settings}

@@ -65,6 +65,15 @@ from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pool
 
 GENERATION_FILE = "generation_config.json"
 _GENERATING = ("CausalLM", "Seq2SeqLM")
+# Of keys that say what head there is.
+_TYPES = {
+    "architectures": (list,),
+    "id2label": (dict, list),
+    "num_labels": (int,),
+    "classifier_dropout": (float, int),
+    "problem_type": (str,),
+    "model_type": (str,),
+}
 _LABELLED = ("TextClassifier", "TokenClassifier")
 # Sequence classifiers of one number.
 _NUMBER = ("TextRegressor", "PairScorer")
@@ -163,6 +172,13 @@ def from_preset(
     if options.get("labels") is not None:
         options["labels"] = list(options["labels"])
     keys = read_json(folder / CONFIG_FILE)
+    for name, kinds in _TYPES.items():
+        if not isinstance(keys.get(name), (*kinds, type(None))):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(
+                f"{folder / CONFIG_FILE}: {name} must be {expected}. "
+                f"Received: {keys[name]!r}."
+            )
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {sorted(TASKS)}. Received: {task!r}.")
     rates = {name: options.pop(name) for name in DROPOUT_RATES if name in options}

@@ -148,7 +148,7 @@ def _read(path, kind=dict):
         return kind()
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(found, kind):
         raise ValueError(

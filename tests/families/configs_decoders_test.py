@@ -717,6 +717,32 @@ def test_rotary_positions_are_written_in_older_keys_too(row, names, tmp_path):
     assert family.read_config(of_new) == again
 
 
+@pytest.mark.parametrize("row", ["llama3", "gemma3"])
+def test_two_keys_of_rotary_positions_that_differ_are_refused(row, tmp_path):
+    config = written(row, tmp_path)[1]["config"]
+    read = family_of(config["model_type"]).read_config
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(Unsupported, match="rope_scaling must say the same"):
+        read({**config, "rope_scaling": yarn})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("architectures", 3),
+        ("id2label", "positive"),
+        ("num_labels", [2]),
+        ("classifier_dropout", {}),
+        ("problem_type", 1),
+    ],
+)
+def test_a_key_of_another_type_is_an_error_that_names_it(name, value, tmp_path):
+    config = {**written("llama", tmp_path)[1]["config"], name: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=rf"config\.json: {name} must be"):
+        kzoo.from_preset(tmp_path, task="text_classifier")
+
+
 def test_a_language_model_becomes_a_classifier(tmp_path):
     _, described = written("llama", tmp_path)
     labels = ["bad", "good"]

@@ -6,6 +6,7 @@ import random
 import shutil
 
 import pytest
+import tokenizers
 
 from kzoo.tokenizers import (
     FastTokenizer,
@@ -576,3 +577,105 @@ def test_offsets_of_tables_of_ids_are_those_of_the_model(load):
         assert ids == tokenizer.encode([text])
         assert [text[a:b] for a, b in offsets[0]][-1] in ("hello", "o", "lo", "llo")
         assert offsets[0][-1][1] == len(text)
+
+
+def library_of(name, load, **parts):
+    """The dict of a golden folder's tokenizer.json, with other parts."""
+    described = json.loads((load(name)[2] / "tokenizer.json").read_text())
+    for part, changes in parts.items():
+        described[part] = {**(described[part] or {}), **changes}
+    return described
+
+
+def read(folder, described, **settings):
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return load_pretrained_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "spaced"),
+    [
+        # transformers 5.23: the library's own class follows the file alone,
+        (None, {}, True),
+        ("PreTrainedTokenizerFast", {"add_prefix_space": False}, True),
+        ("LlamaTokenizerFast", {"add_prefix_space": False}, True),
+        # and these make the splitter anew, by default without a space.
+        ("GPT2TokenizerFast", {}, False),
+        ("GPT2TokenizerFast", {"add_prefix_space": True}, True),
+        ("RobertaTokenizer", {}, False),
+    ],
+)
+def test_a_space_before_texts_is_the_files_or_the_classes(
+    cls, settings, spaced, load, tmp_path
+):
+    described = library_of("gpt2_json", load)
+    described["pre_tokenizer"] = {
+        "type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+        "use_regex": True,
+    }  # fmt: skip
+    if cls:
+        settings = {**settings, "tokenizer_class": cls}
+    tokenizer = read(tmp_path, described, **settings)
+    one, other = tokenizer.encode(["hello", " hello"])
+    assert (one == other) == spaced
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "lowers"),
+    [
+        ("PreTrainedTokenizerFast", {"do_lower_case": True}, False),
+        ("BertTokenizerFast", {}, True),
+        ("DistilBertTokenizer", {"do_lower_case": False}, False),
+    ],
+)
+def test_case_is_the_files_or_the_classes(cls, settings, lowers, load, tmp_path):
+    described = library_of("bert_cased_json", load, normalizer={"lowercase": False})
+    tokenizer = read(tmp_path, described, **settings, tokenizer_class=cls)
+    upper, lower = tokenizer.encode(["THE", "the"])
+    assert (upper == lower) == lowers
+
+
+def test_flags_of_added_tokens_are_those_of_the_settings(load, tmp_path):
+    described = library_of("gpt2_json", load)
+    token = dict(
+        id=len(described["model"]["vocab"]), content="<turn>", single_word=False,
+        lstrip=False, rstrip=False, normalized=False, special=True,
+    )  # fmt: skip
+    described["added_tokens"] = [*described["added_tokens"], token]
+    number, token = str(token["id"]), {k: v for k, v in token.items() if k != "id"}
+    for flags in ({"rstrip": True}, {"lstrip": True, "single_word": True}, {}):
+        stated = {**token, **flags}
+        own = read(tmp_path, described, added_tokens_decoder={number: stated})
+        library = tokenizers.Tokenizer.from_str(own._model_text())
+        kept = library.get_added_tokens_decoder()[int(number)]
+        assert {name: getattr(kept, name) for name in stated} == stated
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "Z", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
+        {"model": {"type": "Unigram", "vocab": [], "unk_id": None}},
+    ],
+)
+def test_a_file_at_which_the_library_panics_is_named(changes, load, tmp_path):
+    described = {**library_of("gpt2_json", load), **changes}
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        read(tmp_path, described)
+
+
+def test_json_that_is_too_deep_is_an_error_that_names_the_file(tmp_path):
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text(deep)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not JSON"):
+        load_pretrained_tokenizer(tmp_path)
