@@ -144,11 +144,17 @@ def linear(x, kernel, bias=None, transposed=False):
     width = tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
     flat = tf.reshape(x, (-1, width))
     y = tf.matmul(flat, kernel, transpose_b=transposed)
-    if bias is not None:
-        y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+    bias = None if bias is None else tf.cast(bias, y.dtype)
+    # Fused with a product of few rows, as those of one token are, a bias keeps it on
+    # one thread; behind a reshape it is not fused.
+    alone = x.shape.rank > 2 and x.shape[-2] == 1
+    if bias is not None and not alone:
+        y = tf.nn.bias_add(y, bias)
     if x.shape.rank == 2:
         return y
     sizes = [*x.shape[:-1], y.shape[-1]]
     if sizes.count(None) > 1:
-        return tf.reshape(y, [*shape(x)[:-1], sizes[-1]])
-    return tf.reshape(y, [-1 if size is None else size for size in sizes])
+        y = tf.reshape(y, [*shape(x)[:-1], sizes[-1]])
+    else:
+        y = tf.reshape(y, [-1 if size is None else size for size in sizes])
+    return y + bias if alone and bias is not None else y
