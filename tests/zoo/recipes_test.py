@@ -56,7 +56,7 @@ def test_every_format_belongs_to_a_known_task():
 
 def changed(**changes):
     """A valid recipe as dicts with some values changed: table__key=value."""
-    values = tomllib.loads(SHIPPED["multi30k-en-de"].read_text(encoding="utf-8"))
+    values = tomllib.loads(SHIPPED["multi30k-de-en"].read_text(encoding="utf-8"))
     values = copy.deepcopy(values)
     for path, value in changes.items():
         *tables, key = path.split("__")
