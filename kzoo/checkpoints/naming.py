@@ -148,7 +148,6 @@ def encoder_decoder_heads(name, bias=None, prefix=None):
     `bias` is the row of the language model's bias, `prefix` that of the stacks' names
     in a model with the head of `TextClassifier`, where it is not the family's.
     """
-    hidden = {"hidden_activation": "tanh", "hidden_bias": True}
     return {
         "Seq2SeqLM": Head(
             f"{name}ForConditionalGeneration",
@@ -160,7 +159,7 @@ def encoder_decoder_heads(name, bias=None, prefix=None):
                 "head/hidden": "classification_head.dense",
                 "head/output": "classification_head.out_proj",
             },
-            {"pooling": "last", **hidden},
+            {"pooling": "last", "hidden_activation": "tanh", "hidden_bias": True},
             (Key("classifier_dropout", "head_dropout", lambda keys: 0.0),),
             prefix=prefix,
         ),

@@ -255,10 +255,10 @@ class _Folder:
         )
         if name:
             name = re.sub(r"Tokenizer(Fast)?$", "", str(name))
-        # Which class reads a tokenizer.json.
-        self.makes = name or _CLASSES.get(self.config.get("model_type"))
+        of_model = _CLASSES.get(self.config.get("model_type"))
+        self.makes = name or of_model  # which class reads a tokenizer.json
         if not name or name in ("PreTrained", "TokenizersBackend"):
-            name = _CLASSES.get(self.config.get("model_type"))
+            name = of_model
             if name == "M2M100" and kind == "fairseq_sentencepiece":
                 name = "Nllb"
             if name == "MBart" and self.settings.get("language_codes") == "ML50":
