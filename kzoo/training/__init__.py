@@ -20,7 +20,7 @@ from kzoo.training.losses import (
 )
 from kzoo.training.metrics import Perplexity, TokenAccuracy
 from kzoo.training.optimizers import Adam
-from kzoo.training.schedules import WarmupInverseSquareRoot
+from kzoo.training.schedules import Restarts, WarmupInverseSquareRoot
 
 __all__ = [
     "Adam",
@@ -37,5 +37,6 @@ __all__ = [
     "ResumableCheckpoint",
     "SimilarityLoss",
     "TokenAccuracy",
+    "Restarts",
     "WarmupInverseSquareRoot",
 ]

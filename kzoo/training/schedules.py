@@ -74,3 +74,40 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             "scale": self.scale,
             "name": self.name,
         }
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class Restarts(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that begins anew, its warm-up included.
+
+    Paper: SGDR: Stochastic Gradient Descent with Warm Restarts, Loshchilov and Hutter,
+    2017, https://arxiv.org/abs/1608.03983, section 3, with cycles of one length.
+
+    Args:
+        schedule: a `LearningRateSchedule`, of a cycle.
+        steps: updates of a cycle.
+        name: of the schedule.
+    """
+
+    def __init__(self, schedule, steps, name="restarts"):
+        super().__init__()
+        if not steps > 0:
+            raise ValueError(f"Restarts.steps must be positive. Received: {steps!r}.")
+        self.schedule = schedule
+        self.steps = steps
+        self.name = name
+
+    def __call__(self, step):
+        """The rate of update `step`, counted from 0: a float32 scalar."""
+        return self.schedule(step % self.steps)
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        schedule = keras.saving.serialize_keras_object(self.schedule)
+        return {"schedule": schedule, "steps": self.steps, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        """The schedule of a `get_config`."""
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(**{**config, "schedule": schedule})

@@ -345,6 +345,8 @@ class Schedule:
         warmup_steps: updates during which it rises to the peak; or
         warmup_epochs: epochs.
         final: share of the peak that is left at the end.
+        cycles: how many times it rises and falls, each as long as the other
+            (Loshchilov and Hutter, 2017, section 3).
     """
 
     peak: float
@@ -352,10 +354,12 @@ class Schedule:
     warmup_steps: int | None = None
     warmup_epochs: int | None = None
     final: float = 0.0
+    cycles: int = 1
 
     def __post_init__(self):
         for names, expected, fits in (
             ("peak", "a positive rate", _positive),
+            ("cycles", "1 or more", _at_least_one),
             ("warmup_steps warmup_epochs", "0 or more", lambda x: x >= 0),
             ("final", "a share in [0, 1]", lambda x: 0 <= x <= 1),
         ):
@@ -372,8 +376,10 @@ class Schedule:
             )
         if self.kind == "constant" and warms:
             _refuse("[training.schedule] kind", "no warm-up with 'constant'", both)
-        if self.final and self.kind != "cosine":
-            _refuse("[training.schedule] final", "kind 'cosine'", repr(self.kind))
+        if (self.final or self.cycles > 1) and self.kind != "cosine":
+            _refuse(
+                "[training.schedule] final, cycles", "kind 'cosine'", repr(self.kind)
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -429,6 +435,12 @@ class Training:
         sizes = [self.batch_size, self.tokens_per_batch]
         if sizes.count(None) != 1:
             _refuse("[training] batch_size, tokens_per_batch", "one of the two", sizes)
+        if self.epochs % self.schedule.cycles:
+            _refuse(
+                "[training] epochs",
+                f"a multiple of the schedule's {self.schedule.cycles} cycles",
+                self.epochs,
+            )
         if self.average > 1 and self.best:
             _refuse("[training] average, best", "one of the two", "both")
         for names, expected, fits in (

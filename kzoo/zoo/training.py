@@ -33,6 +33,7 @@ from kzoo.training import (
     EpochHistory,
     MaskedCrossEntropy,
     Perplexity,
+    Restarts,
     ResumableCheckpoint,
     WarmupInverseSquareRoot,
 )
@@ -536,18 +537,22 @@ def _rate(training, steps):
     warmup = schedule.warmup_steps or (schedule.warmup_epochs or 0) * steps
     if schedule.kind == "inverse_square_root":
         return WarmupInverseSquareRoot.from_peak(schedule.peak, warmup)
-    falls = training.epochs * steps - warmup
+    cycle = training.epochs // schedule.cycles * steps
+    falls = cycle - warmup
     if falls < 1:
         raise RecipeError(
-            f"[training.schedule] the warm-up of {warmup} steps must end before the "
-            f"training does. Received: {training.epochs} epochs of {steps} steps."
+            f"[training.schedule] the warm-up of {warmup} steps must end before "
+            f"{'the training' if schedule.cycles == 1 else 'a cycle'} does. Received: "
+            f"{training.epochs} epochs of {steps} steps."
         )
     cosine = keras.optimizers.schedules.CosineDecay
     if not warmup:
-        return cosine(schedule.peak, falls, schedule.final)
-    return cosine(
-        0.0, falls, schedule.final, warmup_target=schedule.peak, warmup_steps=warmup
-    )
+        rate = cosine(schedule.peak, falls, schedule.final)
+    else:
+        rate = cosine(
+            0.0, falls, schedule.final, warmup_target=schedule.peak, warmup_steps=warmup
+        )
+    return Restarts(rate, cycle) if schedule.cycles > 1 else rate
 
 
 def _twice(batch, index):

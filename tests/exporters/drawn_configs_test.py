@@ -12,8 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import COMPILES, few, model_configs
@@ -43,11 +44,35 @@ def tasks(draw):
     return draw(st.sampled_from(names)), config
 
 
+def rounding(task):
+    """How far outputs move when each weight moves by half of its last binary digit.
+
+    Where that is much, as with attention that is nearly a choice, two right programs
+    differ by more than the tolerance, too, and such a config shows nothing.
+    """
+    variables = task.named_variables().values()
+    weights = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in variables]
+    random = np.random.default_rng(0)
+
+    def moved(_, inputs):
+        for variable, values in weights:
+            variable.assign(values * (1 + random.uniform(-6e-8, 6e-8, values.shape)))
+        tensors = {k: keras.ops.convert_to_tensor(v) for k, v in inputs.items()}
+        outputs = task.named_outputs(tensors)
+        outputs = {k: keras.ops.convert_to_numpy(v) for k, v in outputs.items()}
+        for variable, values in weights:
+            variable.assign(values)
+        return outputs
+
+    return MATRIX.forward_difference(task, moved, np.random.default_rng(1))
+
+
 def check(name, config, format, functions=None):
     keras.utils.set_random_seed(0)  # an example fails again with the same weights
-    task = MATRIX.TASKS[name](config, **MATRIX.OWN.get(name, {}))
+    task = MATRIX.perturbed(MATRIX.TASKS[name](config, **MATRIX.OWN.get(name, {})))
+    assume(rounding(task) < MATRIX.TOLERANCE / 10)
     with tempfile.TemporaryDirectory() as folder:
-        MATRIX.check(MATRIX.perturbed(task), format, Path(folder), functions)
+        MATRIX.check(task, format, Path(folder), functions)
 
 
 @given(tasks())

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kzoo.training import WarmupInverseSquareRoot
+from kzoo.training import Restarts, WarmupInverseSquareRoot
 
 
 @pytest.mark.parametrize("iterations", [0, 1, 99, 3998, 3999, 4000, 99_999, 10**7])
@@ -56,3 +56,20 @@ def test_config_round_trip_inside_an_optimizer():
         "scale": 0.5,
         "name": "s",
     }
+
+
+def test_restarts_repeat_a_schedule_and_survive_serialization():
+    schedule = Restarts(keras.optimizers.schedules.CosineDecay(0.1, 4), 4, name="s")
+    config = keras.saving.serialize_keras_object(schedule)
+    read = keras.saving.deserialize_keras_object(config)
+    half = 0.1 * (1 + 2**-0.5) / 2  # a quarter of the way down the cosine
+    for rate in (schedule, read):
+        rates = [float(rate(keras.ops.convert_to_tensor(i))) for i in range(10)]
+        assert rates[0] == rates[4] == rates[8] == pytest.approx(0.1)
+        assert rates[1] == rates[5] == rates[9] == pytest.approx(half)
+    assert read.name == "s"
+
+
+def test_restarts_need_steps():
+    with pytest.raises(ValueError, match=r"Restarts.steps must be positive.*0"):
+        Restarts(keras.optimizers.schedules.CosineDecay(0.1, 4), 0)

@@ -125,6 +125,12 @@ def changed(**changes):
         ({"training__schedule__peak": math.inf}, "peak: expected a positive rate"),
         ({"training__schedule__peak": math.nan}, "peak: expected a positive rate"),
         ({"training__schedule__final": -1.0}, r"final: expected a share in \[0, 1\]"),
+        ({"training__schedule__cycles": 0}, "cycles: expected 1 or more"),
+        ({"training__schedule__cycles": 1000}, "epochs: expected a multiple of the"),
+        (
+            {"training__schedule": {"peak": 0.1, "kind": "constant", "cycles": 2}},
+            "final, cycles: expected kind 'cosine'",
+        ),
         ({"training__consistency": math.nan}, "consistency: expected 0 or more"),
         ({"data__last_words": 0}, r"\[data\] last_words: expected 1 or more"),
         ({"data__hold_out": {"side": -3}}, r"\[data.hold_out\] side: expected 0"),

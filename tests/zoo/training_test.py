@@ -119,6 +119,25 @@ def test_a_cosine_warms_up_by_epochs_and_ends_at_its_share():
         training._rate(short, 10)
 
 
+def test_a_cosine_of_two_cycles_is_the_one_of_half_the_epochs_twice():
+    once = Schedule(peak=0.004, warmup_epochs=2, final=0.02)
+    twice = dataclasses.replace(once, cycles=2)
+    rates = [
+        training._rate(
+            recipe_of(
+                "multi30k-en-de", training=dict(epochs=epochs, schedule=schedule)
+            ).training,
+            10,
+        )
+        for epochs, schedule in ((28, once), (56, twice))
+    ]
+    steps = [0, 7, 20, 150, 279]
+    cycle = [float(rates[0](step)) for step in steps]
+    assert [float(rates[1](step)) for step in steps] == cycle
+    assert [float(rates[1](step + 280)) for step in steps] == cycle
+    assert cycle[-1] < 0.1 * cycle[2]
+
+
 def test_an_embedder_begins_as_a_bag_of_words_weighted_by_tf_idf():
     texts = [f"the word{i}" for i in range(50)] + ["the rare"]
     tokenizer = kzoo.FastTokenizer.train(texts, 200, algorithm="wordpiece")
