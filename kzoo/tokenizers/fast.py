@@ -1,5 +1,7 @@
 """Tokenizers of the `tokenizers` library, one `tokenizer.json` each."""
 
+import functools
+import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, get_args
@@ -91,7 +93,7 @@ class FastTokenizer(Tokenizer):
         )
         added = self._tokenizer.get_added_tokens_decoder()
         special = {token_id for token_id, token in added.items() if token.special}
-        self._special = (special | set(self._ids.values())) - {unknown_token_id}
+        self._special = (special | set(self._ids.values())) - {unknown_token_id, None}
 
     @classmethod
     def train(
@@ -153,11 +155,46 @@ class FastTokenizer(Tokenizer):
 
     def _encode(self, texts):
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return [e.ids for e in self._as_text(texts, encodings)]
 
     def _encode_with_offsets(self, texts):
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        encodings = self._as_text(texts, encodings)
         return [e.ids for e in encodings], [e.offsets for e in encodings]
+
+    def _as_text(self, texts, encodings):
+        """The encodings, made again where names of special tokens became these."""
+        for place, encoding in enumerate(encodings):
+            if not self._special.isdisjoint(encoding.ids):
+                encodings[place] = self._nameless.encode(
+                    texts[place], add_special_tokens=False
+                )
+        return encodings
+
+    @functools.cached_property
+    def _nameless(self):
+        """The library's tokenizer, of whose special pieces no text becomes one.
+
+        Unigram models have them in their vocabulary like others, where a name in a
+        text is the best piece for it. Spaces are written otherwise in such models, so
+        a piece with some stands in no text.
+        """
+        described = json.loads(self._model_text())
+        model = described["model"]
+        names = {self._tokenizer.id_to_token(i): f" {i} " for i in self._special}
+        names.pop(model.get("unk_token"), None)  # the model looks it up
+        vocabulary = model["vocab"]
+        model["vocab"] = (
+            [[names.get(piece, piece), score] for piece, score in vocabulary]
+            if isinstance(vocabulary, list)
+            else {names.get(piece, piece): i for piece, i in vocabulary.items()}
+        )
+        for token in described["added_tokens"]:
+            token["content"] = names.get(token["content"], token["content"])
+        described["post_processor"] = None
+        library = tokenizers.Tokenizer.from_str(json.dumps(described))
+        library.encode_special_tokens = True
+        return library
 
     def _decode(self, sequences):
         return self._tokenizer.decode_batch(sequences, skip_special_tokens=False)

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from kzoo.tokenizers.base import CONFIG_FILE, SPECIAL_IDS, Tokenizer
 from kzoo.tokenizers.conventions import Conventions, Template
+from kzoo.tokenizers.converted import CLASSES, converted
 from kzoo.tokenizers.fast import FastTokenizer
 from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
 
@@ -135,7 +136,7 @@ def has_pretrained_tokenizer(folder):
 
 
 def load_pretrained_tokenizer(
-    folder, kind: Kind | tuple[Kind, ...] | None = None
+    folder, kind: Kind | tuple[Kind, ...] | None = None, *, convert: bool = True
 ) -> Tokenizer:
     """Reads the tokenizer of a Hugging Face folder.
 
@@ -151,6 +152,10 @@ def load_pretrained_tokenizer(
             (ids shifted by one, as XLM-R, mBART and NLLB have them), `"pegasus"`
             (shifted by 103), `"marian"` (two models, one table) or `"m2m100"` (one).
             Of several it is the first one whose files are there, or the last one.
+        convert: a SentencePiece model becomes a `FastTokenizer`, as in transformers 5
+            (but of Marian and M2M-100, which stay there, too). Else SentencePiece
+            reads it, which gives other ids for some odd texts; where ids are the
+            model's own, it can stand in artifacts of text.
 
     Raises:
         FileNotFoundError: there is no tokenizer, or a file of it is missing.
@@ -164,7 +169,7 @@ def load_pretrained_tokenizer(
             f"kind must be one of {list(get_args(Kind))}, or None. Received: {kind!r}."
         )
     try:
-        return _loaded(_Folder(folder, kind), kind)
+        return _loaded(_Folder(folder, kind), kind, convert)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         # A value of another type than these files have, anywhere in them.
         raise ValueError(
@@ -179,7 +184,7 @@ def _is_laid_out(folder, kind):
     )
 
 
-def _loaded(folder, kind):
+def _loaded(folder, kind, convert):
     if (folder.path / _FAST).exists():
         tokenizer = _from_json(folder, kind)
     elif kind is None:
@@ -189,7 +194,10 @@ def _loaded(folder, kind):
         )
     else:
         build = {"wordpiece": _wordpiece, "byte_bpe": _byte_bpe}
-        tokenizer = build.get(kind, _sentence_piece)(folder, kind)
+        if kind in build:
+            tokenizer = build[kind](folder, kind)
+        else:
+            tokenizer = _sentence_piece(folder, kind, convert)
     source, target = (folder.settings.get(f"{side}_lang") for side in ("src", "tgt"))
     if tokenizer.languages and kind != "marian" and (source or target):
         tokenizer = tokenizer.for_languages(source, target)
@@ -630,7 +638,7 @@ def _settings(folder, layout):
 # SentencePiece models.
 
 
-def _sentence_piece(folder, kind):
+def _sentence_piece(folder, kind, convert):
     """Any of the layouts: the library's pieces under the folder's ids."""
     names, number = folder.names, {"marian": 1, "m2m100": 1}.get(kind, 0)
     model = folder.file(kind, number).read_bytes()
@@ -673,6 +681,12 @@ def _sentence_piece(folder, kind):
             pieces.append(name)
     languages = _languages({p: i for p, i in ids_of.items() if p})
     template = _around(folder, kind, ids_of, languages)
+    if convert and folder.name in CLASSES:
+        settings, unknown = folder.settings, names["unk"]
+        library = converted(model, pieces, folder.name, settings, unknown)
+        added = [AddedToken(each, normalized=False) for each in special]
+        library.add_special_tokens([each for each in added if each.content in ids_of])
+        return _fast(folder, library, kind, template)
     ids = _special_ids(folder, ids_of.get, template, kind)
     ids["pad_token_id"] = _padding(ids, ids_of.get, special, False)
     if pieces != own.tokens(range(own.vocabulary_size)):

@@ -211,6 +211,13 @@ def test_files_begin_with_the_languages_code_by_themselves(load, tmp_path):
     (expected,) = model.generate(cases["ids"][:1], max_new_tokens=4)
     assert sequences[0, 0].tolist()[: len(expected)] == expected
     assert expected[0] == tokenizer.conventions.target_prefix[0]
+    with pytest.raises(ExportError, match="does: the normalizer .*Precompiled") as info:
+        model.export(tmp_path / "text", format="onnx", text=True)
+    assert len(str(info.value)) < 600  # without the table of characters
+    golden.unpack("mbart50", tmp_path)
+    kind = "fairseq_sentencepiece"
+    tokenizer = kzoo.tokenizers.load_pretrained_tokenizer(tmp_path, kind, convert=False)
+    model = make(kzoo.Seq2SeqLM, tokenizer, positions="rotary")
     with pytest.raises(ExportError, match="ids that are not those of its model"):
         model.export(tmp_path / "text", format="onnx", text=True)
 

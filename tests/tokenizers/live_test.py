@@ -1,5 +1,7 @@
 """What kzoo writes, transformers reads with equal ids; where it is installed."""
 
+from random import Random
+
 import pytest
 
 from kzoo.tokenizers import (
@@ -12,6 +14,36 @@ from tests.golden import folders as golden
 transformers = pytest.importorskip("transformers")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+# Ranges of characters: Latin, marks, Greek to Thai, Hangul, spaces and signs, kana,
+# Han, ligatures, wide forms, flags, emoji, mathematical letters, control characters.
+RANGES = (
+    "20-7e a0-17f 300-36f 370-4ff 590-6ff 900-97f e00-e7f 1100-11ff 2000-206f "
+    "20a0-218f 3000-30ff 4e00-4eff ac00-acff fb00-fb4f fe00-fe0f ff00-ffef 1f1e6-1f1ff "
+    "1f300-1f64f 1d400-1d4ff 1-1f"
+)
+WORDS = (
+    "the hello world a man rides größer été 日本語 привет שלום مرحبا ﬁ Å ① ½".split()
+)
+
+
+def drawn(count):
+    """Texts of words, of characters of a range in a row, and of all kinds of spaces."""
+    random = Random(0)
+    ranges = [[int(end, 16) for end in each.split("-")] for each in RANGES.split()]
+
+    def part():
+        if random.random() < 0.5:
+            return random.choice(WORDS)
+        first, last = random.choice(ranges)
+        return "".join(chr(random.randint(first, last)) for _ in range(3))
+
+    spaces = ["", " ", " ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u3000", "\u200d"]
+    return [
+        "".join(part() + random.choice(spaces) for _ in range(random.randint(0, 12)))
+        for _ in range(count)
+    ]
 
 
 def check(folder, cases):
@@ -35,6 +67,22 @@ def test_written_folders_are_read_by_transformers(name, tmp_path):
     folder = tmp_path / "written"
     save_pretrained_tokenizer(tokenizer, folder)
     check(folder, cases)
+
+
+@pytest.mark.parametrize("name", golden.names())
+def test_ids_and_texts_equal_transformers_for_drawn_texts(name, tmp_path):
+    cases = golden.unpack(name, tmp_path)
+    tokenizer = load_pretrained_tokenizer(tmp_path, cases["kind"])
+    known = getattr(transformers, cases["class"]).from_pretrained(tmp_path)
+    names = {*tokenizer.tokens(sorted(tokenizer.special_ids)), "<unk>", "[UNK]"}
+    texts = [text for text in drawn(300) if not any(name in text for name in names)]
+    assert len(texts) > 250
+    rows = [known(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert tokenizer.encode(texts) == rows
+    options = dict(clean_up_tokenization_spaces=False, skip_special_tokens=True)
+    for text, row in zip(tokenizer.decode(rows), rows):
+        if tokenizer.unknown_token_id not in row:  # shown here, left out there
+            assert text == known.decode(row, **options)
 
 
 def test_languages_are_written(tmp_path):

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import textwrap
 
 import numpy as np
 import tokenizers
@@ -287,7 +288,8 @@ def _codec_of(tokenizer, format):
 
 def _expect(tokenizer, name, value, allowed):
     if value not in allowed:
-        raise _refusal(tokenizer, f"{name} {json.dumps(value, ensure_ascii=False)}")
+        value = json.dumps(value, ensure_ascii=False)  # which may hold a long table
+        raise _refusal(tokenizer, f"{name} {textwrap.shorten(value, 200)}")
 
 
 def _refusal(tokenizer, what):
