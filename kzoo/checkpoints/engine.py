@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 
@@ -189,6 +190,12 @@ def load_weights(
         for other, names in copies.items()
         for name in _different(tensors, other, names)
     ]
+    wrong += [
+        f"{name} is not the table that is computed for it"
+        for name in unused
+        for pattern, make in family.computed.items()
+        if re.fullmatch(pattern, name) and not _is(tensors, name, make)
+    ]
     if missing or wrong or unknown:
         raise ValueError(
             f"The checkpoint does not fit model_type={family.model_type!r}. "
@@ -255,6 +262,14 @@ def _is_last(source, head):
 def _heads(config, source):
     stack = source.paths[0].split("/")[0]
     return (getattr(config, stack, None) or config.decoder or config.encoder).num_heads
+
+
+def _is(tensors, name, make):
+    """Whether a tensor is what a function gives for its shape, in bfloat16 at least."""
+    shape = tensors.shape(name)
+    if len(shape) != 2:
+        return False
+    return np.allclose(tensors.read(name).astype("float32"), make(shape), atol=5e-3)
 
 
 def _different(tensors, name, others):

@@ -203,6 +203,8 @@ class Family:
         irrelevant: more keys that say nothing about what a model computes.
         ignored: regular expressions of tensors that hold no weights, or those of heads
             that kzoo has not.
+        computed: from regular expressions of tensors that kzoo computes, and a file may
+            hold, to functions from a shape to the array that it has to be.
         kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
             outputs).
         checks: functions of all keys that raise `Unsupported`.
@@ -210,6 +212,7 @@ class Family:
             it is not where the weights have a head that differs from the table.
         searches: keys of searches, where a `config.json` without a
             `generation_config.json` has others or none.
+        num_labels: how many a classifier has where its config does not say.
     """
 
     model_type: str
@@ -222,10 +225,12 @@ class Family:
     tokenizer: str | tuple[str, ...] = "sentencepiece"
     irrelevant: frozenset | set = frozenset()
     ignored: tuple[str, ...] = ()
+    computed: Mapping = dataclasses.field(default_factory=dict)
     kernels_in_out: bool = False
     checks: tuple = ()
     tied_by_file: bool = False
     searches: Mapping = dataclasses.field(default_factory=dict)
+    num_labels: int = 2
 
     @property
     def stacks(self):
@@ -430,7 +435,7 @@ class Family:
 
     def known(self, name):
         """Whether a tensor that no variable needs is one of another head's, or none."""
-        if any(re.fullmatch(pattern, name) for pattern in self.ignored):
+        if any(re.fullmatch(each, name) for each in (*self.ignored, *self.computed)):
             return True
         for head in self.heads.values():
             for row in head.modules.values():

@@ -50,6 +50,7 @@ BART = Family(
         "student_encoder_layers",
     },
     searches={"forced_eos_token_id": 2},
+    num_labels=3,
     ignored=(r".*coder\.version",),
 )
 

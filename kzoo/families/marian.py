@@ -1,5 +1,7 @@
 """Marian (Junczys-Dowmunt et al., 2018, https://arxiv.org/abs/1804.00344), OPUS-MT."""
 
+import numpy as np
+
 from kzoo.checkpoints.hf_config import Rule, Unsupported
 from kzoo.families.bart import named_alike
 from kzoo.families.fairseq import RULES, rules
@@ -45,8 +47,18 @@ SINUSOIDAL = dict(
     first_position=0,
     embedding_norm=False,
 )
-# Stored or not, the tables of sines are what kzoo computes.
-TABLES = (r".*coder\.embed_positions\.weight",)
+
+
+def sines(shape):
+    """The table of the layout `halves` that a checkpoint may hold: float64 (T, D)."""
+    length, width = shape
+    half = (width + 1) // 2
+    wavelengths = 10_000.0 ** (np.arange(half) / (width / 2))
+    angles = np.arange(length)[:, None] / wavelengths
+    return np.concatenate([np.sin(angles), np.cos(angles)], -1)[:, :width]
+
+
+TABLES = {r".*coder\.embed_positions\.weight": sines}
 
 MARIAN = named_alike(
     "marian",
@@ -61,7 +73,8 @@ MARIAN = named_alike(
     ),
     tokenizer="marian",
     searches={"forced_eos_token_id": 0},
-    ignored=TABLES,
+    ignored=(),
+    computed=TABLES,
 )
 
 FAMILIES = {"marian": MARIAN}

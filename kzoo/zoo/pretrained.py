@@ -190,6 +190,8 @@ def from_preset(
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
+    if not keys.get("id2label") and keys.get("num_labels") is None:
+        keys["num_labels"] = family.num_labels
     config = config.replace_in_stacks(**rates)
     stored = _stored_task(family, keys, folder)
     name = TASKS[task] if task is not None else stored or _default(family, keys, folder)
@@ -598,8 +600,21 @@ def _said_of_searches(folder, family, keys, config):
         if keys.get("force_bos_token_to_be_generated"):
             said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
         said["eos_token_id"] = keys.get("eos_token_id")
+    size = (config.decoder or config.encoder).vocabulary_size
+    ends = said.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    if all(isinstance(i, int) for i in ends) and max(ends, default=0) >= size:
+        inside = [i for i in ends if i < size]
+        said = {**said, "eos_token_id": inside or None}
+        if not inside:
+            warnings.warn(
+                f"{path}: eos_token_id {ends} is outside of the vocabulary of {size} "
+                f"ids, so the model cannot end a text: id {config.end_token_id} stands "
+                "for the end.",
+                stacklevel=4,
+            )
     try:
-        check_generation(said, (config.decoder or config.encoder).vocabulary_size)
+        check_generation(said, size)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return said
@@ -653,7 +668,7 @@ def _labels(name, keys):
         return {}
     labels = keys.get("id2label")
     if not labels:
-        return {"num_classes": keys.get("num_labels") or 2}
+        return {"num_classes": keys["num_labels"] or 2}
     if None in _names(keys):
         raise Unsupported(f"id2label must name 0 to {len(labels) - 1}: {labels}.")
     return {"labels": _names(keys)}

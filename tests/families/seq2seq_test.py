@@ -7,12 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import kzoo
 from kzoo.checkpoints.generation_config import read_generation, write_generation
 from kzoo.families import family_of
 from tests.parity.parity_test import written
+from tests.parity.weights import sines
 
 T5_SMALL = dict(
     architectures=["T5WithLMHeadModel"], d_ff=2048, d_kv=64, d_model=512,
@@ -273,7 +274,7 @@ def test_what_cannot_be_followed_is_named(said, tmp_path):
         (dict(bad_words_ids=5), "bad_words_ids must be a list of lists"),
         (dict(bad_words_ids=[[]]), "bad_words_ids must be a list of lists"),
         (dict(forced_eos_token_id=[]), "with at least one"),
-        (dict(eos_token_id=[3, 99_999]), r"an id in \[0, 97\) or a list"),
+        (dict(eos_token_id=[3, -1]), r"an id in \[0, 97\) or a list"),
         (dict(eos_token_id="x"), "eos_token_id must be an id"),
         (dict(max_length="20"), "max_length must be a whole number"),
         (dict(num_beams=True), "num_beams must be a whole number"),
@@ -290,6 +291,49 @@ def test_a_broken_value_is_said_with_its_file_and_key(said, expected, tmp_path):
     expected = f"generation_config.json: .*{expected}.*Received: {received}"
     with pytest.raises(ValueError, match=expected):
         kzoo.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize("ends", [99_999, [99_999]])
+def test_an_end_outside_of_the_vocabulary_is_warned_of(ends, tmp_path):
+    written("m2m_100", tmp_path)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(dict(eos_token_id=ends)))
+    with pytest.warns(UserWarning, match=r"eos_token_id \[99999\] is outside.* of 97"):
+        task = kzoo.from_preset(tmp_path)
+    assert 0 <= task.config.end_token_id < 97
+
+
+def test_ends_that_cannot_come_are_left_out(tmp_path):
+    written("m2m_100", tmp_path)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(dict(eos_token_id=[99_999, 3])))
+    assert kzoo.from_preset(tmp_path).config.end_token_id == 3
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+def test_stored_positions_are_the_sines_that_are_computed(name, tmp_path):
+    written(name, tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    table = "model.encoder.embed_positions.weight"
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors[table] = sines((config["max_position_embeddings"], config["d_model"]))
+    save_file(tensors, path)
+    assert kzoo.from_preset(tmp_path)
+    tensors[table][3, 2] += 0.1
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match="encoder.embed_positions.weight is not the"):
+        kzoo.from_preset(tmp_path)
+
+
+def test_a_classifier_of_bart_has_three_labels_where_its_config_is_silent(tmp_path):
+    written("bart_classifier", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    assert len(config.pop("id2label")) == 3
+    config.pop("label2id"), config.pop("num_labels", None)
+    path.write_text(json.dumps(config))
+    assert kzoo.from_preset(tmp_path).num_classes == 3
 
 
 def test_what_can_be_followed_is_no_warning(tmp_path):

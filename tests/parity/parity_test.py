@@ -6,6 +6,7 @@ their names; so this needs neither torch nor a network.
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from kzoo.families import family_of
 from tests.harness import to_numpy
 from tests.parity.reference import GOLDEN, NEW_TOKENS, batch, sides
 from tests.parity.rows import ROWS
-from tests.parity.weights import weight
+from tests.parity.weights import sines, weight
 from tests.strategies import few_of
 
 TOLERANCE = 1e-5
@@ -40,7 +41,11 @@ def written(name, folder):
     with np.load(GOLDEN / f"{name}.npz") as file:
         golden = dict(file)
     described = json.loads(str(golden["described"]))
-    tensors = {n: weight(n, tuple(s)) for n, s in described["tensors"].items()}
+    constant = ROWS[name].get("constant", "")
+    tensors = {
+        n: sines(s) if re.fullmatch(constant, n) else weight(n, tuple(s))
+        for n, s in described["tensors"].items()
+    }
     save_file(tensors, folder / "model.safetensors")
     for config in {"config", "generation_config"} & set(described):
         (folder / f"{config}.json").write_text(json.dumps(described[config]))

@@ -19,3 +19,19 @@ def weight(name, shape):
     is_scale = len(shape) == 1 and name.endswith("weight")
     values = 1 + 0.2 * normal if is_scale else 0.25 * normal
     return values.astype("float32").reshape(shape)
+
+
+def sines(shape):
+    """The table of sines that transformers fills, float32 (T, D), sines before cosines.
+
+    Entry j of position t, before they are sorted, is of t / 10000^(2 (j // 2) / D).
+    """
+    length, width = shape
+    table = np.array(
+        [
+            [t / np.power(10_000, 2 * (j // 2) / width) for j in range(width)]
+            for t in range(length)
+        ]
+    )
+    columns = [np.sin(table[:, 0::2]), np.cos(table[:, 1::2])]
+    return np.concatenate(columns, -1).astype("float32")
