@@ -47,13 +47,12 @@ from kzoo.ops.array import (
     transpose,
     where,
 )
+from kzoo.ops.buffers import buffers_grow, fixed_buffers
 from kzoo.ops.control import (
     append,
     as_scalar,
     buffer,
-    buffers_grow,
     cond,
-    fixed_buffers,
     map_structure,
     required,
     while_loop,

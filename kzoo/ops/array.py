@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from kzoo.ops import tensorflow
+from kzoo.ops.buffers import buffers_grow
 from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape
 
@@ -478,6 +479,11 @@ def _(graph, x, axis):
 @op
 def argmax(x):
     """The first index of the largest value along the last axis, int32."""
+    if not buffers_grow():  # XLA finds a value with vectors, and a place one by one
+        size = x.shape[-1]
+        best = keras.ops.max(x, axis=-1, keepdims=True)
+        place = keras.ops.where(x >= best, keras.ops.arange(size, dtype="int32"), size)
+        return keras.ops.minimum(keras.ops.min(place, axis=-1), size - 1)
     if keras.backend.backend() == "tensorflow":
         return tensorflow.argmax(x)
     return keras.ops.cast(keras.ops.argmax(x, axis=-1), "int32")

@@ -123,6 +123,24 @@ def test_argmax_is_the_first_of_equals_also_of_zeros():
     np.testing.assert_array_equal(found, [1, 0, 1])
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_argmax_is_the_same_where_buffers_are_fixed(fixed):
+    import tensorflow as tf
+
+    from kzoo import ops
+
+    x = np.random.default_rng(0).integers(-9, 9, (40, 37)).astype("float32") / 2
+    x[0], x[1], x[2, :5] = -np.inf, 0.0, [-0.0, 0.0, -0.0, 0.0, -1]
+
+    @tf.function(jit_compile=fixed)
+    def found(x):
+        with ops.fixed_buffers(fixed):
+            return ops.argmax(x)
+
+    assert found(x).dtype == "int32"
+    np.testing.assert_array_equal(found(x), np.argmax(x, axis=-1))
+
+
 def test_a_softmax_of_few_sums_to_one_and_does_not_overflow():
     from kzoo.ops import tensorflow as kernels
 
