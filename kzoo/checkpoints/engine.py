@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 
+import ml_dtypes
 import numpy as np
 
 from kzoo.checkpoints.stored import copy, parts
@@ -191,10 +192,12 @@ def load_weights(
         for name in _different(tensors, other, names)
     ]
     wrong += [
-        f"{name} is not the table that is computed for it"
+        f"{name}: {tensors.shape(name)} of {tensors.dtype(name)}, expected the numbers "
+        f"that {make.__name__} gives for {config.decoder.hidden_dim} columns"
         for name in unused
         for pattern, make in family.computed.items()
-        if re.fullmatch(pattern, name) and not _is(tensors, name, make)
+        if re.fullmatch(pattern, name)
+        and not _is_computed(tensors, name, make, config.decoder.hidden_dim)
     ]
     if missing or wrong or unknown:
         raise ValueError(
@@ -264,12 +267,14 @@ def _heads(config, source):
     return (getattr(config, stack, None) or config.decoder or config.encoder).num_heads
 
 
-def _is(tensors, name, make):
-    """Whether a tensor is what a function gives for its shape, in bfloat16 at least."""
-    shape = tensors.shape(name)
-    if len(shape) != 2:
+def _is_computed(tensors, name, make, width):
+    """Whether a table is what a function gives for its shape, in its own precision."""
+    shape, dtype = tensors.shape(name), tensors.dtype(name)
+    if len(shape) != 2 or shape[1] != width or "float" not in dtype.name:
         return False
-    return np.allclose(tensors.read(name).astype("float32"), make(shape), atol=5e-3)
+    # A unit of the last place below 1, at least that of the float32 of libraries.
+    unit = max(float(ml_dtypes.finfo(dtype).eps), 1e-6)
+    return np.allclose(tensors.read(name).astype("float64"), make(shape), 0, unit)
 
 
 def _different(tensors, name, others):

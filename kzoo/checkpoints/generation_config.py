@@ -120,6 +120,9 @@ def check_generation(keys, vocabulary_size):
     def is_switch(value):
         return isinstance(value, bool)
 
+    def is_end(value):  # larger ones never come
+        return _is_whole(value) and value >= 0
+
     ids, inside = list_of(is_id), f"in [0, {vocabulary_size})"
     expected = {  # what is said, the names of keys, what one of these holds for
         "a whole number": (f"max_length min_length {_COUNTS} top_k", [_is_whole]),
@@ -131,7 +134,10 @@ def check_generation(keys, vocabulary_size):
         "true, false or 'never'": ("early_stopping", [is_switch, "never".__eq__]),
         "a string or a list of some": ("stop_strings", [is_text, list_of(is_text)]),
         f"an id {inside}": ("decoder_start_token_id forced_bos_token_id", [is_id]),
-        f"an id {inside} or a list of ids": ("eos_token_id", [is_id, ids]),
+        f"an id {inside} or a list of ids": (
+            "eos_token_id",
+            [is_end, list_of(is_end)],
+        ),
         f"an id {inside} or a list with at least one": (
             "forced_eos_token_id",
             [is_id, list_of(is_id, least=1)],

@@ -203,8 +203,8 @@ class Family:
         irrelevant: more keys that say nothing about what a model computes.
         ignored: regular expressions of tensors that hold no weights, or those of heads
             that kzoo has not.
-        computed: from regular expressions of tensors that kzoo computes, and a file may
-            hold, to functions from a shape to the array that it has to be.
+        computed: from regular expressions of tables that kzoo computes, and a file may
+            hold in any precision, to functions from a shape to what it has to be.
         kernels_in_out: kernels of the stacks are stored as kzoo has them, (inputs,
             outputs).
         checks: functions of all keys that raise `Unsupported`.
@@ -433,9 +433,13 @@ class Family:
                     duplicates[f"{module}.weight"] = table
         return sources, duplicates
 
+    def is_no_weight(self, name):
+        """Whether a tensor is ignored, or computed."""
+        return any(re.fullmatch(each, name) for each in (*self.ignored, *self.computed))
+
     def known(self, name):
         """Whether a tensor that no variable needs is one of another head's, or none."""
-        if any(re.fullmatch(each, name) for each in (*self.ignored, *self.computed)):
+        if self.is_no_weight(name):
             return True
         for head in self.heads.values():
             for row in head.modules.values():

@@ -63,7 +63,7 @@ def named_alike(model_type, architecture, fixed, **changes):
         model_type=model_type,
         fixed={**BART.fixed, **fixed},
         heads={"Seq2SeqLM": head},
-        **changes,
+        **{"ignored": (), **changes},
     )
 
 

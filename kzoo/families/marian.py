@@ -73,7 +73,6 @@ MARIAN = named_alike(
     ),
     tokenizer="marian",
     searches={"forced_eos_token_id": 0},
-    ignored=(),
     computed=TABLES,
 )
 

@@ -13,7 +13,6 @@ PEGASUS = named_alike(
     ),
     tokenizer="pegasus",
     searches={"forced_eos_token_id": 1},
-    ignored=(),
     computed=TABLES,
 )
 

@@ -31,52 +31,63 @@ class _Rules(NamedTuple):
     """How a class of transformers 5 converts a model.
 
     Args:
-        split: from whether a space stands in front, and the settings, to the
-            pre-tokenizer.
+        split: from the settings to the pre-tokenizer.
         folded: characters are made uniform by the model's table.
         squeezed: spaces in a row are one.
         lines: line ends are spaces where the model has no table.
         spaced: spaces are written as the model does before texts are split.
         pairs: pairs of pieces are merged (BPE), instead of the best split of all.
         bytes: what no piece writes is written with pieces of bytes.
-        unknown: what no byte writes, either, is the unknown token, and not left out.
+        unknown: the id of what cannot be written; `None` where it is looked up by its
+            name, and -1 where it is left out.
         lacking: the score of pieces that the model lacks.
-        symbols: those that the model's maker defined are cut out of texts first.
+        symbols: those that the model's maker defined are cut out of texts first,
+            unless the settings have special tokens of their own.
     """
 
-    split: Callable[[bool, dict], Any]
+    split: Callable[[dict], Any]
     folded: bool = True
     squeezed: bool = False
     lines: bool = False
     spaced: bool = False
     pairs: bool = False
     bytes: bool = False
-    unknown: bool = True
+    unknown: int | None = None
     lacking: float = 0.0
     symbols: bool = True
 
 
-def _llama(prefixed, settings):
+def _prefixed(settings):
+    """Whether Llama's class puts a space in front."""
+    said = settings.get("add_prefix_space")
+    return said is None or bool(said)
+
+
+def _llama(settings):
     scheme = "always" if settings.get("legacy") else "first"
-    return _metaspace(scheme if prefixed else "never", split=False)
+    return _metaspace(scheme if _prefixed(settings) else "never", split=False)
+
+
+def _xlm_roberta(settings):
+    return _words("always" if settings.get("add_prefix_space", True) else "never")
 
 
 _RULES = {
-    "T5": _Rules(lambda *_: _words()),
-    "XLMRoberta": _Rules(lambda space, _: _words("always" if space else "never")),
-    "MBart": _Rules(lambda *_: _words(), folded=False),
-    "MBart50": _Rules(lambda *_: _metaspace(), squeezed=True),
+    "T5": _Rules(lambda _: _words(), unknown=2),
+    "XLMRoberta": _Rules(_xlm_roberta, unknown=3),
+    "MBart": _Rules(lambda _: _words(), folded=False, unknown=3),
+    "MBart50": _Rules(lambda _: _metaspace(), squeezed=True, unknown=3),
     "Pegasus": _Rules(
-        lambda *_: _metaspace(),
+        lambda _: _metaspace(),
         squeezed=True,
         lines=True,
         lacking=-100.0,
         symbols=False,
     ),
-    "Nllb": _Rules(lambda *_: _metaspace(), squeezed=True, pairs=True),
-    "Llama": _Rules(_llama, folded=False, pairs=True, bytes=True, unknown=False),
+    "Nllb": _Rules(lambda _: _metaspace(), squeezed=True, pairs=True, symbols=False),
+    "Llama": _Rules(_llama, folded=False, pairs=True, bytes=True, unknown=-1),
     "Gemma": _Rules(
-        lambda *_: pre_tokenizers.Split(" ", "merged_with_previous"),
+        lambda _: pre_tokenizers.Split(" ", "merged_with_previous"),
         folded=False,
         spaced=True,
         pairs=True,
@@ -86,7 +97,7 @@ _RULES = {
 CLASSES = tuple(_RULES)
 
 
-def converted(model, pieces, name, settings, unknown):
+def converted(model, pieces, name, settings, unknown, symbols=True):
     """A tokenizer of the library.
 
     Args:
@@ -97,6 +108,8 @@ def converted(model, pieces, name, settings, unknown):
         settings: of `tokenizer_config.json`, of which `add_prefix_space` and `legacy`
             decide where a space is put in front.
         unknown: the piece that stands for what cannot be written.
+        symbols: whether those that the model's maker defined are cut out of texts, if
+            the class does so.
 
     Returns:
         `tokenizers.Tokenizer`, without a template.
@@ -110,7 +123,7 @@ def converted(model, pieces, name, settings, unknown):
         of_library = models.BPE(
             vocab=ids_of,
             merges=merges,
-            unk_token=unknown if rules.unknown else None,
+            unk_token=unknown if rules.unknown is None else None,
             fuse_unk=True,
             byte_fallback=rules.bytes,
         )
@@ -120,7 +133,8 @@ def converted(model, pieces, name, settings, unknown):
             (f" {i} " if piece is None else piece, scores.get(piece, rules.lacking))
             for i, piece in enumerate(pieces)
         ]
-        of_library = models.Unigram(vocabulary, unk_id=ids_of[unknown])
+        place = ids_of[unknown] if rules.unknown is None else rules.unknown
+        of_library = models.Unigram(vocabulary, unk_id=place)
     library = tokenizers.Tokenizer(of_library)
     steps = [normalizers.Precompiled(table)] if rules.folded and table else []
     if rules.lines and not table:
@@ -131,16 +145,15 @@ def converted(model, pieces, name, settings, unknown):
         steps.append(normalizers.Replace(" ", _SPACE))
     if steps:
         library.normalizer = normalizers.Sequence(steps)
-    prefixed = settings.get("add_prefix_space") in (None, True)
-    library.pre_tokenizer = rules.split(prefixed, settings)
+    library.pre_tokenizer = rules.split(settings)
     if rules.bytes:
         space, strip = decoders.Replace(_SPACE, " "), decoders.Strip(" ", 1, 0)
         decoder = [space, decoders.ByteFallback(), decoders.Fuse()]
-        decoder += [strip] if prefixed and not rules.spaced else []
+        decoder += [strip] if _prefixed(settings) and not rules.spaced else []
         library.decoder = decoders.Sequence(decoder)
     else:
         library.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
-    added = (_CONTROL, _USER_DEFINED) if rules.symbols else (_CONTROL,)
+    added = (_CONTROL, _USER_DEFINED) if rules.symbols and symbols else (_CONTROL,)
     library.add_tokens(
         [
             AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL)

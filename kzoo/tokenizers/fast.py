@@ -94,6 +94,9 @@ class FastTokenizer(Tokenizer):
         added = self._tokenizer.get_added_tokens_decoder()
         special = {token_id for token_id, token in added.items() if token.special}
         self._special = (special | set(self._ids.values())) - {unknown_token_id, None}
+        # Names that other pieces can write, too, as they cannot a single character.
+        self._named = {i: added[i].content for i in special - {unknown_token_id}}
+        self._named = {i: name for i, name in self._named.items() if len(name) > 1}
 
     @classmethod
     def train(
@@ -165,7 +168,7 @@ class FastTokenizer(Tokenizer):
     def _as_text(self, texts, encodings):
         """The encodings, made again where names of special tokens became these."""
         for place, encoding in enumerate(encodings):
-            if not self._special.isdisjoint(encoding.ids):
+            if not self._named.keys().isdisjoint(encoding.ids):
                 encodings[place] = self._nameless.encode(
                     texts[place], add_special_tokens=False
                 )
@@ -181,7 +184,7 @@ class FastTokenizer(Tokenizer):
         """
         described = json.loads(self._model_text())
         model = described["model"]
-        names = {self._tokenizer.id_to_token(i): f" {i} " for i in self._special}
+        names = {piece: f" {token_id} " for token_id, piece in self._named.items()}
         names.pop(model.get("unk_token"), None)  # the model looks it up
         vocabulary = model["vocab"]
         model["vocab"] = (
@@ -189,6 +192,12 @@ class FastTokenizer(Tokenizer):
             if isinstance(vocabulary, list)
             else {names.get(piece, piece): i for piece, i in vocabulary.items()}
         )
+        if "merges" in model:
+            model["merges"] = [
+                pair
+                for pair in model["merges"]
+                if names.keys().isdisjoint([*pair, "".join(pair)])
+            ]
         for token in described["added_tokens"]:
             token["content"] = names.get(token["content"], token["content"])
         described["post_processor"] = None

@@ -140,9 +140,10 @@ def load_pretrained_tokenizer(
 ) -> Tokenizer:
     """Reads the tokenizer of a Hugging Face folder.
 
-    Its ids are those that transformers gives, but for names of special tokens in a
-    text, which are text here; and it knows what stands around texts, see `Conventions`.
-    A `tokenizer.json` is read where there is one.
+    Its ids are those that the class which the folder names gives in transformers 5, but
+    for names of special tokens in a text, which are text here; and it knows what stands
+    around texts, see `Conventions`. A `tokenizer.json` is read where there is one.
+    Llama's and Gemma's models have a start token in front where the settings say so.
 
     Args:
         folder: with the tokenizer's files.
@@ -530,11 +531,11 @@ def _byte_bpe(folder, kind):
     return _fast(folder, library, kind, template)
 
 
-def _begun(folder, id_of, start=False):
+def _begun(folder, id_of):
     """The template of a decoder, with a start or an end where the settings say so."""
     settings = folder.settings
     bos, eos = (id_of(folder.names[role]) for role in ("bos", "eos"))
-    before = [bos] if settings.get("add_bos_token", start) else []
+    before = [bos] if settings.get("add_bos_token") else []
     behind = [eos] if settings.get("add_eos_token") else []
 
     def around(text, segment):
@@ -665,12 +666,17 @@ def _sentence_piece(folder, kind, convert):
         special += codes
     elif kind == "pegasus":
         offset = folder.settings.get("offset", 103)
-        kept = [_content(folder.settings.get("mask_token_sent", "<mask_1>"))]
-        kept += [names["mask"], *(f"<unk_{i}>" for i in range(2, offset))]
+        kept = [folder.settings.get("mask_token_sent", "<mask_1>"), names["mask"]]
+        kept = [_content(token) for token in kept if token]
+        kept += [f"<unk_{i}>" for i in range(2, offset)]
         pieces = [names["pad"], names["eos"], *kept, *pieces[2:]]
         special += kept
     elif folder.name == "T5":
         extra = folder.settings.get("extra_ids", 100)
+        if extra < 0:
+            raise ValueError(
+                f"{folder.path}: extra_ids must be 0 or more. Received: {extra}."
+            )
         extra = [f"<extra_id_{i}>" for i in reversed(range(extra))]
         pieces, special = [*pieces, *extra], [*special, *extra]
     pieces = _with_added(pieces, folder, special)
@@ -683,7 +689,9 @@ def _sentence_piece(folder, kind, convert):
     template = _around(folder, kind, ids_of, languages)
     if convert and folder.name in CLASSES:
         settings, unknown = folder.settings, names["unk"]
-        library = converted(model, pieces, folder.name, settings, unknown)
+        library = converted(
+            model, pieces, folder.name, settings, unknown, symbols=not folder.extra
+        )
         added = [AddedToken(each, normalized=False) for each in special]
         library.add_special_tokens([each for each in added if each.content in ids_of])
         return _fast(folder, library, kind, template)
@@ -761,7 +769,7 @@ def _around(folder, kind, ids_of, languages):
     if kind in ("pegasus", "marian"):
         return Template.of((), end, ())
     if folder.name in ("Llama", "Gemma"):
-        return _begun(folder, ids_of.get, start=True)
+        return _begun(folder, ids_of.get)
     if folder.name == "T5":
         return Template.of((), end, end)
     if folder.name == "XLMRoberta":

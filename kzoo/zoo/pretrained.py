@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import re
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -190,8 +189,7 @@ def from_preset(
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
-    if not keys.get("id2label") and keys.get("num_labels") is None:
-        keys["num_labels"] = family.num_labels
+    keys.setdefault("num_labels", family.num_labels)
     config = config.replace_in_stacks(**rates)
     stored = _stored_task(family, keys, folder)
     name = TASKS[task] if task is not None else stored or _default(family, keys, folder)
@@ -600,21 +598,8 @@ def _said_of_searches(folder, family, keys, config):
         if keys.get("force_bos_token_to_be_generated"):
             said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
         said["eos_token_id"] = keys.get("eos_token_id")
-    size = (config.decoder or config.encoder).vocabulary_size
-    ends = said.get("eos_token_id")
-    ends = ends if isinstance(ends, list) else [ends]
-    if all(isinstance(i, int) for i in ends) and max(ends, default=0) >= size:
-        inside = [i for i in ends if i < size]
-        said = {**said, "eos_token_id": inside or None}
-        if not inside:
-            warnings.warn(
-                f"{path}: eos_token_id {ends} is outside of the vocabulary of {size} "
-                f"ids, so the model cannot end a text: id {config.end_token_id} stands "
-                "for the end.",
-                stacklevel=4,
-            )
     try:
-        check_generation(said, size)
+        check_generation(said, (config.decoder or config.encoder).vocabulary_size)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return said
@@ -633,6 +618,15 @@ def _searches(folder, said, config, tokenizer):
     start = said.get("decoder_start_token_id")
     if config.encoder and start is not None:
         config = config.replace(start_token_id=start)
+    size = (config.decoder or config.encoder).vocabulary_size
+    if ends and min(ends) >= size:
+        warnings.warn(
+            f"The model of {folder} cannot write its end: expected an eos_token_id in "
+            f"[0, {size}). Received: {ends}. Here texts end at id "
+            f"{config.end_token_id}, too early where it comes.",
+            stacklevel=3,
+        )
+    ends = [token_id for token_id in ends if token_id < size]
     if ends and ends[0] != config.pad_token_id:
         config = config.replace(end_token_id=ends[0])
     if tokenizer is not None:
@@ -668,7 +662,7 @@ def _labels(name, keys):
         return {}
     labels = keys.get("id2label")
     if not labels:
-        return {"num_classes": keys["num_labels"] or 2}
+        return {"num_classes": _count(keys)}
     if None in _names(keys):
         raise Unsupported(f"id2label must name 0 to {len(labels) - 1}: {labels}.")
     return {"labels": _names(keys)}
@@ -691,7 +685,7 @@ def _has_several(keys):
 
 def _count(keys):
     """How many labels a config has."""
-    return len(keys.get("id2label") or ()) or keys.get("num_labels") or 2
+    return len(keys.get("id2label") or ()) or keys["num_labels"]
 
 
 def _activation_name(keys):
@@ -717,7 +711,6 @@ def _dtype(family, keys, tensors):
     sizes = dict.fromkeys(_DTYPES, 0)
     for name in tensors:
         dtype = tensors.dtype(name)
-        ignored = any(re.fullmatch(pattern, name) for pattern in family.ignored)
-        if dtype.name in sizes and not ignored:
+        if dtype.name in sizes and not family.is_no_weight(name):
             sizes[dtype.name] += math.prod(tensors.shape(name)) * dtype.itemsize
     return max(sizes, key=sizes.get)

@@ -298,9 +298,13 @@ def test_an_end_outside_of_the_vocabulary_is_warned_of(ends, tmp_path):
     written("m2m_100", tmp_path)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps(dict(eos_token_id=ends)))
-    with pytest.warns(UserWarning, match=r"eos_token_id \[99999\] is outside.* of 97"):
+    expected = r"cannot write its end: .*\[0, 97\)\. Received: \[99999\]"
+    with pytest.warns(UserWarning, match=expected):
         task = kzoo.from_preset(tmp_path)
     assert 0 <= task.config.end_token_id < 97
+    kzoo.save_hf(task, tmp_path / "saved")  # in the words in which it came
+    saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert saved["eos_token_id"] == ends
 
 
 def test_ends_that_cannot_come_are_left_out(tmp_path):
@@ -320,10 +324,24 @@ def test_stored_positions_are_the_sines_that_are_computed(name, tmp_path):
     tensors[table] = sines((config["max_position_embeddings"], config["d_model"]))
     save_file(tensors, path)
     assert kzoo.from_preset(tmp_path)
-    tensors[table][3, 2] += 0.1
-    save_file(tensors, path)
-    with pytest.raises(ValueError, match="encoder.embed_positions.weight is not the"):
-        kzoo.from_preset(tmp_path)
+    half = {**tensors, table: tensors[table].astype("float16")}
+    save_file(half, path)  # in its own precision
+    assert kzoo.from_preset(tmp_path).dtype_policy.name == "float32"
+    right = tensors[table]
+    wrong = right.copy()
+    wrong[3, 2] += 0.01
+    for values in (wrong, right[:, :-2].copy(), right[0], np.full_like(right, np.nan)):
+        save_file({**tensors, table: values}, path)
+        shape = re.escape(str(values.shape))
+        expected = f"encoder.embed_positions.weight: {shape} of float32, expected the"
+        with pytest.raises(ValueError, match=expected):
+            kzoo.from_preset(tmp_path)
+    floats = {n: v.astype("float16") for n, v in tensors.items() if n != table}
+    big = sines((4096, config["d_model"]))
+    save_file({**floats, table: big}, path)  # which says nothing of the weights' dtype
+    config = {k: v for k, v in config.items() if "dtype" not in k}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert kzoo.from_preset(tmp_path, dtype="auto").dtype_policy.name == "float16"
 
 
 def test_a_classifier_of_bart_has_three_labels_where_its_config_is_silent(tmp_path):

@@ -1,8 +1,11 @@
 """What kzoo writes, transformers reads with equal ids; where it is installed."""
 
+import io
+import json
 from random import Random
 
 import pytest
+import sentencepiece
 
 from kzoo.tokenizers import (
     FastTokenizer,
@@ -83,6 +86,54 @@ def test_ids_and_texts_equal_transformers_for_drawn_texts(name, tmp_path):
     for text, row in zip(tokenizer.decode(rows), rows):
         if tokenizer.unknown_token_id not in row:  # shown here, left out there
             assert text == known.decode(row, **options)
+
+
+SYMBOLS = ["<turn>", "hello"]
+# Of a class: the file, the kind, the first ids, the algorithm, and settings.
+T5_IDS = dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+GEMMA_IDS = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3)
+GEMMA_IDS |= dict(pad_piece="<pad>", bos_piece="<bos>", eos_piece="<eos>")
+CLASSES = {
+    "T5": ("spiece.model", "sentencepiece", "unigram", T5_IDS),
+    "XLMRoberta": ("sentencepiece.bpe.model", "fairseq_sentencepiece", "unigram", {}),
+    "Pegasus": ("spiece.model", "pegasus", "unigram", T5_IDS),
+    "Llama": ("tokenizer.model", "sentencepiece", "bpe", {}),
+    "Gemma": ("tokenizer.model", "sentencepiece", "bpe", GEMMA_IDS),
+}
+SETTINGS = [
+    {},
+    {"additional_special_tokens": ["<x1>"]},
+    {"add_prefix_space": False},
+    {"add_prefix_space": None, "legacy": True},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", CLASSES)
+def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_path):
+    file, kind, algorithm, own = CLASSES[name]
+    model = io.BytesIO()
+    corpus = ["a man rides a bike", "hello hellos", "<turn> the world", "größer été"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus * 9),
+        model_writer=model,
+        vocab_size=400,
+        model_type=algorithm,
+        byte_fallback=algorithm == "bpe",
+        user_defined_symbols=SYMBOLS,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **own,
+    )
+    (tmp_path / file).write_bytes(model.getvalue())
+    described = {"tokenizer_class": f"{name}Tokenizer", **settings}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described))
+    tokenizer = load_pretrained_tokenizer(tmp_path, kind)
+    known = getattr(transformers, f"{name}Tokenizer").from_pretrained(tmp_path)
+    texts = ["<turn>hello hellos", "x<turn>", " hello  world", *drawn(40)]
+    texts = [t for t in texts if not {*"\x00"} & {*t}]
+    rows = [known(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert tokenizer.encode(texts) == rows
 
 
 def test_languages_are_written(tmp_path):

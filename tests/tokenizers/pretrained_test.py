@@ -74,6 +74,35 @@ def test_unconverted_models_give_what_sentencepiece_does(name, tmp_path):
     assert again.encode(cases["texts"]) == tokenizer.encode(cases["texts"])
 
 
+def test_a_piece_of_a_text_is_not_special_for_the_config_alone(load, tmp_path):
+    # As LlamaConfig has them where nothing is said: ids of characters here.
+    described = library_of("gpt2_json", load)
+    config = dict(model_type="llama", bos_token_id=1, eos_token_id=2)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer = read(tmp_path, described)
+    before, _, _ = load("gpt2_json")
+    texts = ['say "hello" #1', "a#b", '"']
+    assert tokenizer.encode(texts) == before.encode(texts)
+
+
+def test_special_tokens_of_a_word_that_merges_make_are_text_in_texts(load, tmp_path):
+    settings = dict(additional_special_tokens=["he"], tokenizer_class="GPT2Tokenizer")
+    described = library_of("gpt2_json", load)
+    assert "he" in described["model"]["vocab"]
+    tokenizer = read(tmp_path, described, **settings)
+    (ids,) = tokenizer.encode(["he ate hers"])
+    assert tokenizer.token_id("he") in tokenizer.special_ids
+    assert tokenizer.special_ids.isdisjoint(ids)
+    assert b"".join(tokenizer.token_bytes()[1][i] for i in ids) == b"he ate hers"
+
+
+def test_a_special_character_that_nothing_else_writes_is_kept(load, tmp_path):
+    described = library_of("gpt2_json", load)
+    tokenizer = read(tmp_path, described, pad_token="!")
+    (ids,) = tokenizer.encode(["hello! world"])
+    assert described["model"]["vocab"]["!"] in ids
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_special_tokens_in_a_text_are_text(load, name):
     tokenizer, cases, _ = load(name)
