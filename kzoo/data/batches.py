@@ -47,7 +47,7 @@ class Batches:
     iteration gives the first epoch. A subclass says `__len__` and `_batch(index)`.
     """
 
-    _functions = ()
+    _functions, _widths = (), ()
 
     def __getitem__(self, index):
         if index < 0:
@@ -125,7 +125,7 @@ class Batches:
             for index in range(start, stop):
                 yield transform(self[index])
 
-        dataset = open_tf_data(generate, transform(self[start]))
+        dataset = open_tf_data(generate, transform(self[start]), self._widths)
         if epochs is not None:
             length = tf.data.experimental.assert_cardinality(stop - start)
             dataset = dataset.apply(length)
@@ -209,6 +209,8 @@ class BucketedBatches(Batches):
         num_dropped,
     ):
         self._columns = columns
+        flat = [values for values, offsets in columns.values() if offsets is None]
+        self._widths = {values.shape[1] for values in flat if values.ndim == 2}
         self._lengths = lengths
         self._buckets = buckets
         self._pads = pads
@@ -262,7 +264,8 @@ class BucketedBatches(Batches):
         batch, feature = {}, 0
         for name, (values, offsets) in self._columns.items():
             if offsets is None:
-                batch[name] = np.full(rows, self._pads[name], values.dtype)
+                size = (rows, *values.shape[1:])
+                batch[name] = np.full(size, self._pads[name], values.dtype)
                 batch[name][: len(chosen)] = values[chosen]
                 continue
             batch[name] = np.full((rows, shape[feature]), self._pads[name], np.int32)
@@ -307,22 +310,27 @@ def _random_bits(seed, stream, index, size):
     return np.random.Philox(key=key, counter=[0, 0, 0, index]).random_raw(size)
 
 
-def open_tf_data(generate, example):
+def open_tf_data(generate, example, widths=()):
     """What a generator gives, as a `tf.data.Dataset` that leaves every axis open.
 
     Args:
         generate: function without arguments to an iterator over structures of arrays.
         example: one such structure.
+        widths: of vectors, float (B, C): C is not left open.
 
     Returns:
         `tf.data.Dataset`.
     """
     import tensorflow as tf
 
-    signature = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None] * np.ndim(array), np.asarray(array).dtype),
-        example,
-    )
+    def spec(array):
+        array = np.asarray(array)
+        shape = [None] * array.ndim
+        if array.ndim == 2 and array.dtype.kind == "f" and array.shape[1] in widths:
+            shape[1] = array.shape[1]
+        return tf.TensorSpec(shape, array.dtype)
+
+    signature = tf.nest.map_structure(spec, example)
     return tf.data.Dataset.from_generator(generate, output_signature=signature)
 
 

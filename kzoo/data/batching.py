@@ -65,7 +65,8 @@ def bucketed_batches(
             rows, and so one more shape.
 
     Returns:
-        `BucketedBatches`: int32 (B, T) a sequence feature, (B,) a number feature.
+        `BucketedBatches`: int32 (B, T) a sequence feature, (B,) a number feature, or
+        float32 (B, C) one of vectors.
 
     Raises:
         TypeError: `examples` is neither a mapping nor a list of sequences.
@@ -148,7 +149,7 @@ def _columns(examples):
             f"Received: {sizes}."
         )
     columns = {
-        name: _flatten(name, values) if np.ndim(values[0]) else _numbers(name, values)
+        name: _flatten(name, values) if _is_ids(values[0]) else _numbers(name, values)
         for name, values in examples.items()
     }
     if all(offsets is None for _, offsets in columns.values()):
@@ -156,6 +157,11 @@ def _columns(examples):
             f"At least one feature must hold sequences of ids. Received: {list(sizes)}."
         )
     return columns
+
+
+def _is_ids(value):
+    """Whether an example is a sequence of ids, no number and no vector of floats."""
+    return np.ndim(value) > 0 and np.asarray(value).dtype.kind != "f"
 
 
 def _flatten(name, sequences):
@@ -182,9 +188,9 @@ def _flatten(name, sequences):
 
 def _numbers(name, values):
     array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iufb":
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iufb":
         raise TypeError(
-            f"{name!r} must hold a sequence of ids or a number an example. "
+            f"{name!r} must hold a sequence of ids, a number or a vector an example. "
             f"Received: dtype {array.dtype}, {array.ndim} axes."
         )
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32), None

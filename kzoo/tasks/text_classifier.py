@@ -73,7 +73,7 @@ class TextTask(PredictionTask):
 
         Args:
             x: strings, or pairs of strings.
-            y: a target each, or `None`.
+            y: a target each, or `None`; a classifier takes distributions, too.
 
         Returns:
             dict of lists: `token_ids`, `targets` where `y` is given, and `segment_ids`
@@ -158,8 +158,24 @@ class TextClassifier(TextTask):
         return {"label": (), "probabilities": (self.num_classes,)}, answered
 
     def encode_targets(self, y):
-        """Classes as ints: names of `labels`, or ints in [0, C), in any mix."""
-        return encode_labels(y, self.labels, self.num_classes)
+        """Classes as ints: names of `labels`, or ints in [0, C), in any mix.
+
+        Or distributions over the classes, as a teacher gives them: float32 (B, C).
+        """
+        if not len(y) or np.ndim(y[0]) == 0:
+            return encode_labels(y, self.labels, self.num_classes)
+        found = np.asarray(y, "float32")
+        if (
+            found.shape[1:] != (self.num_classes,)
+            or not (found >= 0).all()
+            or not np.allclose(found.sum(axis=1), 1, atol=1e-3)
+        ):
+            raise ValueError(
+                f"Targets that are distributions must be ({self.num_classes},) numbers "
+                f"of at least 0 that sum to 1. Received: {found.shape[1:]}, such as "
+                f"{found[0].tolist()}."
+            )
+        return found
 
     def classify(self, x, *, return_probabilities=False, **options):
         """The most probable class of each text.

@@ -39,10 +39,13 @@ class MaskedCrossEntropy(MaskedLoss):
 
     Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
     `sample_weight`, float (B,), (B, 1) or (B, T), or `None`; or with targets (B,) and
-    logits (B, C) of classes. The result is a float32 scalar in nats a target:
-    sum(weight * loss) / sum(weight) over targets whose id is not `ignore_id`, where
-    the weight is `sample_weight` or 1. It is 0 when none counts, and NaN when a
-    counted id is outside [0, V), or with consistency is not that of the other row.
+    logits (B, C) of classes; or with distributions as targets, float (B, C), as a
+    teacher gives them (Hinton et al., 2015, https://arxiv.org/abs/1503.02531): in a row
+    that is left out all are `ignore_id`, which then is negative. The result is a
+    float32 scalar in nats a target: sum(weight * loss) / sum(weight) over targets whose
+    id is not `ignore_id`, where the weight is `sample_weight` or 1. It is 0 when none
+    counts, and NaN when a counted id is outside [0, V), or with consistency is not that
+    of the other row.
 
     Args:
         label_smoothing: e, in [0, 1).
@@ -78,7 +81,11 @@ class MaskedCrossEntropy(MaskedLoss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """The mean loss; see the class."""
-        return super().__call__(target_ids(y_true, y_pred), y_pred, sample_weight)
+        ids = target_ids(y_true, y_pred)
+        if not are_distributions(y_true, y_pred):
+            return super().__call__(ids, y_pred, sample_weight)
+        weights = self.weights(ids, sample_weight)
+        return super(MaskedLoss, self).__call__(y_true, y_pred, sample_weight=weights)
 
     def weights(self, y_true, sample_weight=None):
         """The weight of each target; see `token_weights`."""
@@ -86,7 +93,15 @@ class MaskedCrossEntropy(MaskedLoss):
 
     def call(self, y_true, y_pred):
         """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
-        loss = token_cross_entropy(y_true, y_pred, self.ignore_id, self.label_smoothing)
+        smoothing = self.label_smoothing
+        if are_distributions(y_true, y_pred):
+            logits = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
+            loss = (smoothing - 1) * ops.sum(y_true * logits, axis=-1)
+            loss -= smoothing * ops.mean(logits, axis=-1)
+            y_true = target_ids(y_true, y_pred)
+            loss = ops.where(y_true == self.ignore_id, 0.0, loss)
+        else:
+            loss = token_cross_entropy(y_true, y_pred, self.ignore_id, smoothing)
         if not self.consistency:
             return loss
         first, second = ops.split(y_true, 2, axis=0)
@@ -116,19 +131,35 @@ def _divergences(logits):
     return ops.concatenate([found, found], axis=0)
 
 
+def are_distributions(y_true, logits):
+    """Whether targets are floats (..., V), V at least 2, as logits are."""
+    if not hasattr(y_true, "dtype") or _rank(y_true) != len(logits.shape):
+        return False
+    is_float = "float" in keras.backend.standardize_dtype(y_true.dtype)
+    return is_float and y_true.shape[-1] == logits.shape[-1] not in (1, None)
+
+
 def target_ids(y_true, logits):
     """Targets with the axes of the logits but the last: int (...), float (..., V).
 
+    Of a distribution it is the most probable id, or what stands in all its places
+    where that is negative.
+
     Raises:
-        ValueError: one-hot targets, or a shape that does not fit.
+        ValueError: one-hot targets that are no floats, or a shape that does not fit.
     """
     y_true = ops.convert_to_tensor(y_true) if isinstance(y_true, list) else y_true
+    if are_distributions(y_true, logits):
+        first = ops.cast(y_true[..., 0], "int32")
+        best = ops.cast(ops.argmax(y_true, axis=-1), "int32")
+        return ops.where(y_true[..., 0] < 0, first, best)
     rank = _rank(y_true)
     if rank is None or (rank == len(logits.shape) and y_true.shape[-1] in (1, None)):
         return ops.reshape(y_true, ops.shape(logits)[:-1])
     if rank != len(logits.shape) - 1:
         raise ValueError(
-            "Targets are ids, one for each row of logits; one-hot rows are none. "
+            "Targets are ids, one for each row of logits, or distributions, floats "
+            "with one for each logit. "
             f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
             f"{tuple(logits.shape)}."
         )

@@ -383,6 +383,26 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A linear model of n-grams that a text classifier learns from, too.
+
+    Args:
+        mixed: how many texts of sentences of two others it is asked about.
+        trust: its share in the targets of the training's own texts.
+    """
+
+    mixed: int = 0
+    trust: float = 0.5
+
+    def __post_init__(self):
+        for name, expected, fits in (
+            ("mixed", "0 or more", lambda x: x >= 0),
+            ("trust", "a share in [0, 1]", lambda x: 0 <= x <= 1),
+        ):
+            _check(self, "[training.teacher]", name, expected, fits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """How it is trained.
 
@@ -390,6 +410,7 @@ class Training:
         epochs: passes over the data.
         schedule: a `Schedule`.
         optimizer: an `Optimizer`.
+        teacher: a `Teacher`, or none.
         batch_size: rows of a batch; or
         tokens_per_batch: padded tokens of it, target tokens where there is a decoder.
         length: tokens of a stretch of running text.
@@ -414,6 +435,7 @@ class Training:
     epochs: int
     schedule: Schedule
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    teacher: Teacher | None = None
     batch_size: int | None = None
     tokens_per_batch: int | None = None
     length: int | None = None
@@ -596,6 +618,12 @@ class Recipe:
                 self.task not in NUMBERS and not running,
                 "examples with ids or classes as targets",
             ),
+            (
+                "teacher",
+                training.teacher,
+                self.task == "text_classifier" and len(columns or (0, 1)) == 2,
+                "a classifier of single texts",
+            ),
             ("score_validation", training.score_validation, not running, "examples"),
             (
                 "embeddings",
@@ -619,6 +647,8 @@ class Recipe:
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
             )
         tokenizer = self.tokenizer
+        if training.teacher and tokenizer.splits > 1:
+            _refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
         own = [k for k in ("kind", "folder") if getattr(tokenizer, k) is not None]
         if (self.model.preset is None) != bool(own):
             _refuse(

@@ -48,6 +48,7 @@ from kzoo.zoo.examples import (
 from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RecipeError
 from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
+from kzoo.zoo.teacher import taught
 
 _WORK, _TOKENIZER, _EPOCHS = "training", "tokenizer", "epochs"
 _SPLITS, _BEST = "splits.npz", "best.npz"
@@ -353,7 +354,9 @@ class Run:
                 batches = task.mask_batches(batches, recipe.seed)
             return batches, len(batches)
         splits = recipe.tokenizer.splits
-        if splits > 1:
+        if training.teacher is not None:
+            features = _kept(self._work / _SPLITS, self._taught_examples)
+        elif splits > 1:
             # Another process would draw others, see `SentencePieceTokenizer.sampled`.
             features = _kept(self._work / _SPLITS, self._split_examples)
         else:
@@ -363,6 +366,15 @@ class Run:
             forget = _WordDropout(self.tokenizer, training.word_dropout, recipe.seed)
             batches = batches.map(forget)
         return batches, max(1, len(batches) // splits)
+
+    def _taught_examples(self):
+        """Features of the training examples and more, with a teacher's targets."""
+        texts, labels = self._pairs(self._examples)
+        teacher = self.recipe.training.teacher
+        classes = self.task.encode_targets(labels)
+        options = dict(mixed=teacher.mixed, trust=teacher.trust)
+        seed = self.recipe.seed
+        return self.task.encode_examples(*taught(texts, classes, **options, seed=seed))
 
     def _split_examples(self):
         """Features of the training examples in several splits, one after another."""
@@ -520,7 +532,7 @@ def _kept(path, make):
         }
     features, arrays = make(), {}
     for name, rows in features.items():
-        if np.ndim(rows[0]):
+        if np.ndim(rows[0]) and np.asarray(rows[0]).dtype.kind != "f":
             arrays[f"{name}.ends"] = np.cumsum([len(row) for row in rows])
             rows = np.concatenate(rows)
         arrays[name] = np.asarray(rows)

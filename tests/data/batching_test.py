@@ -310,13 +310,36 @@ def test_numbers_are_features_too():
     )
 
 
+def test_vectors_are_a_feature_and_filling_is_filled():
+    vectors = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3]])
+    batches = bucketed_batches(
+        {"ids": [[1], [2], [3]], "y": vectors},
+        batch_size=2,
+        shuffle=False,
+        pad_ids={"y": -1},
+    )
+    found = np.concatenate([batch["y"] for batch in batches])
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, [*vectors, [-1, -1]], rtol=1e-6)
+
+
+@pytest.mark.tensorflow
+def test_the_width_of_vectors_is_not_left_open():
+    features = {"ids": [[1], [2, 3]], "y": np.array([[0.1, 0.9], [0.2, 0.8]])}
+    batches = bucketed_batches(features, batch_size=2)
+    spec = batches.to_tf_data().element_spec
+    assert spec["y"].shape.as_list() == [None, 2]
+    assert spec["ids"].shape.as_list() == [None, None]
+
+
 @pytest.mark.parametrize(
     ("examples", "options", "error", "message"),
     [
         ([[1], []], {}, ValueError, "Example 1 of 'token_ids' is empty"),
         ([[1], 2], {}, TypeError, "Example 1 of 'token_ids' must be a sequence"),
-        ([[1.5]], {}, TypeError, "dtype float64"),
-        (["text"], {}, TypeError, "'token_ids' must hold a sequence of ids or a"),
+        ([[1.5]], {}, ValueError, "At least one feature must hold sequences of ids"),
+        ({"a": [[1]], "b": [[[0.5]]]}, {}, TypeError, "dtype float64, 3 axes"),
+        (["text"], {}, TypeError, "'token_ids' must hold a sequence of ids, a number"),
         ([], {}, ValueError, "at least one example"),
         ({"a": [[1]], "b": []}, {}, ValueError, "{'a': 1, 'b': 0}"),
         ({"label": [1]}, {}, ValueError, "At least one feature must hold sequences"),

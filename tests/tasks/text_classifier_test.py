@@ -425,3 +425,27 @@ def test_options_that_do_not_fit_are_named():
             classifier(**changes)
     with pytest.raises(ValueError, match="label_smoothing is of classes"):
         regressor().compile(label_smoothing=0.1)
+
+
+def test_distributions_are_targets_of_texts():
+    classifier = kzoo.TextClassifier.from_size(
+        "tiny", TOKENIZER, labels=["bad", "good"], num_layers=1
+    )
+    keras.utils.set_random_seed(0)
+    texts = ["a man", "a dog"] * 8
+    targets = np.array([[0.2, 0.8], [0.7, 0.3]] * 8, "float32")
+    classifier.compile(keras.optimizers.Adam(0.01))
+    classifier.fit(texts, targets, epochs=40, batch_size=8, verbose=0)
+    _, found = classifier.classify(["a man", "a dog"], return_probabilities=True)
+    np.testing.assert_allclose(found, targets[:2], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[[0.5, 0.6]], [[-0.1, 1.1]], [[0.2, 0.3, 0.5]], [[np.nan, 1.0]]]
+)
+def test_what_is_no_distribution_is_refused(wrong):
+    classifier = kzoo.TextClassifier.from_size(
+        "tiny", TOKENIZER, labels=["bad", "good"], num_layers=1
+    )
+    with pytest.raises(ValueError, match=r"must be \(2,\) numbers of at least 0 that"):
+        classifier.encode_examples(["a man"], wrong)

@@ -13,6 +13,7 @@ from kzoo.training import (
     MaskedCrossEntropy,
     MaskedSquaredError,
     SimilarityLoss,
+    TokenAccuracy,
 )
 from tests.harness import gradients
 
@@ -49,6 +50,33 @@ def test_equals_the_definition(label_smoothing):
     assert float(loss) == pytest.approx(
         expected(y_true, logits, label_smoothing), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_distributions_are_targets(label_smoothing):
+    random = np.random.default_rng(1)
+    logits = random.normal(0, 3, (5, 4)).astype("float32")
+    q = random.dirichlet(np.ones(4), 5).astype("float32")
+    q[3] = -1.0  # a row that only fills the batch
+    weights = np.array([1, 2, 0.5, 1, 1], "float32")
+    log_p = logits - np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
+    smooth = (1 - label_smoothing) * q + label_smoothing / 4
+    each = -(smooth * log_p).sum(-1) * (weights * (q[:, 0] >= 0))
+    right = each.sum() / weights[[0, 1, 2, 4]].sum()
+    loss = MaskedCrossEntropy(label_smoothing, ignore_id=-1)
+    assert float(loss(q, logits, weights)) == pytest.approx(right, rel=1e-6)
+    # Those of one class alone are that class.
+    ids = np.array([2, 0, 1, 3, 3])
+    hard = float(loss(ids, logits))
+    assert float(loss(np.eye(4, dtype="float32")[ids], logits)) == pytest.approx(hard)
+
+
+def test_accuracy_of_distributions_is_of_their_most_probable_class():
+    metric = TokenAccuracy(ignore_id=-1)
+    targets = np.array([[0.2, 0.8], [0.6, 0.4], [-1, -1], [0.9, 0.1]], "float32")
+    logits = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [2.0, 1.0]], "float32")
+    metric.update_state(targets, logits)
+    assert float(metric.result()) == pytest.approx(2 / 3)
 
 
 def test_hand_computed_values():

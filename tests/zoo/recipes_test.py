@@ -125,6 +125,12 @@ def changed(**changes):
         ({"training__schedule__peak": math.inf}, "peak: expected a positive rate"),
         ({"training__schedule__peak": math.nan}, "peak: expected a positive rate"),
         ({"training__schedule__final": -1.0}, r"final: expected a share in \[0, 1\]"),
+        ({"training__teacher": {"trust": 2.0}}, r"trust: expected a share in \[0, 1\]"),
+        ({"training__teacher": {"mixed": -1}}, "mixed: expected 0 or more"),
+        (
+            {"training__teacher": {"trust": 0.5}},
+            "expected a classifier of single texts",
+        ),
         ({"training__schedule__cycles": 0}, "cycles: expected 1 or more"),
         ({"training__schedule__cycles": 1000}, "epochs: expected a multiple of the"),
         (

@@ -257,6 +257,33 @@ def moods(tmp_path):
     return make
 
 
+def test_a_teacher_gives_more_texts_and_distributions_as_targets(moods, tmp_path):
+    pytest.importorskip("sklearn")
+    rows = [
+        f"{'ab'[i % 2] * 3} {'ab'[i % 2]}. so\t{['sad', 'glad'][i % 2]}\n"
+        for i in range(20)
+    ]
+    (tmp_path / "moods.tsv").write_text("".join(rows))
+    recipe = moods(training={"teacher": {"mixed": 10, "trust": 0.5}, "epochs": 8})
+    run = training.Run(
+        recipe, *training.read_training(recipe, tmp_path), tmp_path / "o"
+    )
+    batches, steps = run._training_batches()
+    targets = np.concatenate([batches[i]["targets"] for i in range(steps)])
+    real = targets[targets[:, 0] >= 0]
+    assert real.shape == (30, 2) and real.dtype == "float32"
+    np.testing.assert_allclose(real.sum(axis=1), 1.0, atol=1e-6)
+    assert ((real > 0.01) & (real < 0.99)).all()  # of no text only its class is left
+    run.fit()
+    task = run.finish()
+    assert task.classify(["aaa a. so", "bbb b. so"]) == ["sad", "glad"]
+    again = training.Run(
+        recipe, *training.read_training(recipe, tmp_path), tmp_path / "o"
+    )
+    kept, _ = again._training_batches()  # out of the file
+    np.testing.assert_array_equal(kept[0]["targets"], batches[0]["targets"])
+
+
 def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RecipeError, match=r"\[task_options\].*'max_length'.*'label'"):
