@@ -162,9 +162,9 @@ class TextClassifier(TextTask):
 
         Or distributions over the classes, as a teacher gives them: float32 (B, C).
         """
-        if not len(y) or np.ndim(y[0]) == 0:
+        if np.ndim(next(iter(y), 0)) == 0:
             return encode_labels(y, self.labels, self.num_classes)
-        found = np.asarray(y, "float32")
+        found = np.asarray([*y], "float32")
         if (
             found.shape[1:] != (self.num_classes,)
             or not (found >= 0).all()
