@@ -10,7 +10,7 @@ from kzoo.data.batches import (
     RandomStretches,
     open_tf_data,
 )
-from kzoo.data.batching import bucketed_batches
+from kzoo.data.batching import are_vectors, bucketed_batches
 from kzoo.data.buckets import choose_buckets
 from kzoo.data.dates import LANGUAGES, date_pairs, write_date
 from kzoo.data.padding import packed_blocks, padded_batch
@@ -29,6 +29,7 @@ __all__ = [
     "BucketedBatches",
     "DataError",
     "RandomStretches",
+    "are_vectors",
     "bucketed_batches",
     "choose_buckets",
     "date_pairs",

@@ -111,7 +111,8 @@ class Batches:
             transform: as in `to_grain`; works on numpy arrays.
 
         Returns:
-            `tf.data.Dataset` whose element specs leave every axis open.
+            `tf.data.Dataset` whose element specs leave every axis open, but that of
+            vectors.
 
         Raises:
             ValueError: `start` is outside.
@@ -184,7 +185,8 @@ class BucketedBatches(Batches):
     `batches[i]` is batch `i % len(batches)` of epoch `i // len(batches)`.
 
     Args:
-        columns: name to flat values and, for a sequence feature, offsets (N + 1,).
+        columns: name to flat values and, for a sequence feature, offsets (N + 1,);
+            values (N, C) are vectors.
         lengths: int (N, number of sequence features), after truncation.
         buckets: list of (lengths a sequence feature, rows, example indices).
         pads: name to what fills rows.

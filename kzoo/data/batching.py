@@ -40,8 +40,8 @@ def bucketed_batches(
 
     Args:
         examples: dict from a feature's name to its values, one an example: sequences
-            of ids, or numbers such as labels. A list of sequences is the feature
-            `"token_ids"`.
+            of ids, or numbers such as labels, or an array float (N, C) of vectors. A
+            list of sequences is the feature `"token_ids"`.
         batch_size: rows of every batch; or
         tokens_per_batch: a budget of padded places of the last sequence feature (in
             an encoder-decoder the target): a bucket has `tokens_per_batch // length`
@@ -149,7 +149,9 @@ def _columns(examples):
             f"Received: {sizes}."
         )
     columns = {
-        name: _flatten(name, values) if _is_ids(values[0]) else _numbers(name, values)
+        name: _flatten(name, values)
+        if np.ndim(values[0]) and not are_vectors(values)
+        else _numbers(name, values)
         for name, values in examples.items()
     }
     if all(offsets is None for _, offsets in columns.values()):
@@ -159,9 +161,10 @@ def _columns(examples):
     return columns
 
 
-def _is_ids(value):
-    """Whether an example is a sequence of ids, no number and no vector of floats."""
-    return np.ndim(value) > 0 and np.asarray(value).dtype.kind != "f"
+def are_vectors(values):
+    """Whether a feature has a vector an example, no id, number or sequence of ids."""
+    is_matrix = isinstance(values, np.ndarray) and values.ndim == 2
+    return is_matrix and values.dtype.kind == "f" and values.shape[1] > 0
 
 
 def _flatten(name, sequences):

@@ -478,9 +478,12 @@ def _(graph, x, axis):
 
 @op
 def argmax(x):
-    """The first index of the largest value along the last axis, int32."""
+    """The first index of the largest value along the last axis, int32.
+
+    With a NaN among the values it is any.
+    """
     if not buffers_grow():  # XLA finds a value with vectors, and a place one by one
-        size = x.shape[-1]
+        size = dim(x, -1)
         best = keras.ops.max(x, axis=-1, keepdims=True)
         place = keras.ops.where(x >= best, keras.ops.arange(size, dtype="int32"), size)
         return keras.ops.minimum(keras.ops.min(place, axis=-1), size - 1)

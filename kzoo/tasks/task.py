@@ -377,7 +377,7 @@ class Task(FineTunes, Model):
     def _without_filling(self, metrics):
         """Metrics with Keras's accuracy as one that leaves out padding."""
         own = any(isinstance(each, TokenAccuracy) for each in self.default_metrics())
-        if self.target_per_example or not own:
+        if not own:
             return metrics
 
         def replaced(metric):
@@ -387,7 +387,7 @@ class Task(FineTunes, Model):
 
         metrics = keras.tree.map_structure(replaced, metrics)
         counting = [each for each in keras.tree.flatten(metrics) if _of_keras(each)]
-        if counting:
+        if counting and not self.target_per_example:
             names = [getattr(each, "name", each) for each in counting]
             warnings.warn(
                 f"These metrics of Keras count padding, too: {names}. Those that leave "

@@ -162,20 +162,19 @@ class TextClassifier(TextTask):
 
         Or distributions over the classes, as a teacher gives them: float32 (B, C).
         """
-        if np.ndim(next(iter(y), 0)) == 0:
+        y = y.to_numpy() if getattr(y, "ndim", 1) > 1 and hasattr(y, "iloc") else y
+        y = list(y)
+        if not y or np.ndim(y[0]) == 0:
             return encode_labels(y, self.labels, self.num_classes)
-        found = np.asarray([*y], "float32")
-        if (
-            found.shape[1:] != (self.num_classes,)
-            or not (found >= 0).all()
-            or not np.allclose(found.sum(axis=1), 1, atol=1e-3)
-        ):
+        rows = [_distribution(row, self.num_classes) for row in y]
+        wrong = next((i for i, row in enumerate(rows) if row is None), None)
+        if wrong is not None:
             raise ValueError(
-                f"Targets that are distributions must be ({self.num_classes},) numbers "
-                f"of at least 0 that sum to 1. Received: {found.shape[1:]}, such as "
-                f"{found[0].tolist()}."
+                f"Targets that are distributions must be {self.num_classes} numbers of "
+                "at least 0 that sum to 1. Received: "
+                f"{y[wrong]!r} for example {wrong}."
             )
-        return found
+        return np.stack(rows)
 
     def classify(self, x, *, return_probabilities=False, **options):
         """The most probable class of each text.
@@ -201,15 +200,17 @@ class TextClassifier(TextTask):
 
         Args:
             x: what `predict` takes.
-            y: labels, or ints.
+            y: labels, or ints; of a distribution its most probable class.
             **options: of `predict`.
 
         Returns:
             dict of `accuracy`, `macro_f1` and `matthews`, floats.
         """
         self._check_targets(x, y)
+        targets = np.asarray(self.encode_targets(y))
+        targets = targets.argmax(axis=-1) if targets.ndim == 2 else targets
         logits = self.predict(x, **{"verbose": 0, **options})
-        return classification_scores(self.encode_targets(y), logits.argmax(axis=-1))
+        return classification_scores(targets, logits.argmax(axis=-1))
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -282,6 +283,16 @@ class TextRegressor(TextTask):
         self._check_targets(x, y)
         predicted = self.predict(x, **{"verbose": 0, **options})[:, 0]
         return regression_scores(self.encode_targets(y), predicted)
+
+
+def _distribution(row, count):
+    """A distribution as float32 (C,), or `None` where it is none."""
+    try:
+        row = np.asarray(row, "float32")
+    except (TypeError, ValueError):
+        return None
+    fits = row.shape == (count,) and (row >= 0).all() and abs(row.sum() - 1) < 1e-3
+    return row if fits else None
 
 
 def check_labels(labels, num_classes):

@@ -255,15 +255,15 @@ class LearnsText(Task):
         return self._inputs_and_targets(self._batch(self.encode_examples(x, y)))
 
     def _batch(self, features):
-        """Features as arrays: int32 (B, T) of a sequence, (B,) of a number."""
-        from kzoo.data import padded_batch
+        """Features as arrays: int32 (B, T) of a sequence, (B,) or (B, C) of numbers."""
+        from kzoo.data import are_vectors, padded_batch
 
         pads, lengths = self._pad_ids(features), self._max_lengths() or {}
         return {
             name: padded_batch(
                 [row[: lengths.get(name)] for row in values], pad_id=pads[name]
             )
-            if np.ndim(values[0])
+            if np.ndim(values[0]) and not are_vectors(values)
             else np.asarray(values)
             for name, values in features.items()
         }

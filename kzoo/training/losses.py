@@ -39,9 +39,9 @@ class MaskedCrossEntropy(MaskedLoss):
 
     Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
     `sample_weight`, float (B,), (B, 1) or (B, T), or `None`; or with targets (B,) and
-    logits (B, C) of classes; or with distributions as targets, float (B, C), as a
-    teacher gives them (Hinton et al., 2015, https://arxiv.org/abs/1503.02531): in a row
-    that is left out all are `ignore_id`, which then is negative. The result is a
+    logits (B, C) of classes; or with distributions as targets, float like the logits, as
+    a teacher gives them (Hinton et al., 2015, https://arxiv.org/abs/1503.02531): in a row
+    that is left out all are `ignore_id`, which has to be negative then. The result is a
     float32 scalar in nats a target: sum(weight * loss) / sum(weight) over targets whose
     id is not `ignore_id`, where the weight is `sample_weight` or 1. It is 0 when none
     counts, and NaN when a counted id is outside [0, V), or with consistency is not that
@@ -81,7 +81,9 @@ class MaskedCrossEntropy(MaskedLoss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """The mean loss; see the class."""
-        ids = target_ids(y_true, y_pred)
+        if isinstance(y_true, (list, tuple)):
+            y_true = ops.convert_to_tensor(np.asarray(y_true))
+        ids = target_ids(y_true, y_pred, self.ignore_id)
         if not are_distributions(y_true, y_pred):
             return super().__call__(ids, y_pred, sample_weight)
         weights = self.weights(ids, sample_weight)
@@ -94,20 +96,25 @@ class MaskedCrossEntropy(MaskedLoss):
     def call(self, y_true, y_pred):
         """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
         smoothing = self.label_smoothing
-        if are_distributions(y_true, y_pred):
+        ids = target_ids(y_true, y_pred, self.ignore_id)
+        spread = are_distributions(y_true, y_pred)
+        if spread:
             logits = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
-            loss = (smoothing - 1) * ops.sum(y_true * logits, axis=-1)
-            loss -= smoothing * ops.mean(logits, axis=-1)
-            y_true = target_ids(y_true, y_pred)
-            loss = ops.where(y_true == self.ignore_id, 0.0, loss)
+            q = ops.cast(y_true, "float32")
+            each = ops.where(q == 0, 0.0, q * logits)  # no 0 times infinity
+            loss = (smoothing - 1) * ops.sum(each, axis=-1)
+            if smoothing:
+                loss -= smoothing * ops.mean(logits, axis=-1)
+            loss = ops.where(ids == self.ignore_id, 0.0, loss)
         else:
             loss = token_cross_entropy(y_true, y_pred, self.ignore_id, smoothing)
         if not self.consistency:
             return loss
         first, second = ops.split(y_true, 2, axis=0)
-        same = ops.tile(first == second, (2,) + (1,) * (len(y_true.shape) - 1))
+        same = ops.all(first == second, axis=-1) if spread else first == second
+        same = ops.tile(same, (2,) + (1,) * (len(ids.shape) - 1))
         added = ops.where(same, _divergences(y_pred), float("nan"))
-        added = ops.where(y_true == self.ignore_id, 0.0, added)
+        added = ops.where(ids == self.ignore_id, 0.0, added)
         return loss + self.consistency / 4 * added
 
     def get_config(self):
@@ -139,17 +146,23 @@ def are_distributions(y_true, logits):
     return is_float and y_true.shape[-1] == logits.shape[-1] not in (1, None)
 
 
-def target_ids(y_true, logits):
+def target_ids(y_true, logits, ignore_id):
     """Targets with the axes of the logits but the last: int (...), float (..., V).
 
     Of a distribution it is the most probable id, or what stands in all its places
-    where that is negative.
+    where that is negative, as `ignore_id` has to be.
 
     Raises:
-        ValueError: one-hot targets that are no floats, or a shape that does not fit.
+        ValueError: one-hot targets that are no floats, or a shape that does not fit; or
+            distributions where `ignore_id` is one of their ids.
     """
     y_true = ops.convert_to_tensor(y_true) if isinstance(y_true, list) else y_true
     if are_distributions(y_true, logits):
+        if ignore_id >= 0:
+            raise ValueError(
+                "Distributions as targets need a negative ignore_id, which is none of "
+                f"their ids. Received: ignore_id={ignore_id}."
+            )
         first = ops.cast(y_true[..., 0], "int32")
         best = ops.cast(ops.argmax(y_true, axis=-1), "int32")
         return ops.where(y_true[..., 0] < 0, first, best)

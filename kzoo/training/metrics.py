@@ -22,11 +22,12 @@ class TokenMean(keras.metrics.Mean):
         """Adds a batch.
 
         Args:
-            y_true: int (B, T), or (B,) for classes.
+            y_true: int (B, T), or (B,) for classes; of distributions, float like
+                `y_pred`, their most probable id counts.
             y_pred: logits, float (B, T, V), or (B, C).
             sample_weight: float (B,), (B, 1) or (B, T), or `None`.
         """
-        y_true = ops.cast(target_ids(y_true, y_pred), "int32")
+        y_true = ops.cast(target_ids(y_true, y_pred, self.ignore_id), "int32")
         weights = token_weights(y_true, self.ignore_id, sample_weight)
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.

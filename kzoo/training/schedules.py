@@ -87,12 +87,23 @@ class Restarts(keras.optimizers.schedules.LearningRateSchedule):
         schedule: a `LearningRateSchedule`, of a cycle.
         steps: updates of a cycle.
         name: of the schedule.
+
+    Raises:
+        TypeError: `schedule` is none.
+        ValueError: `steps` is not a positive int.
     """
 
     def __init__(self, schedule, steps, name="restarts"):
         super().__init__()
-        if not steps > 0:
-            raise ValueError(f"Restarts.steps must be positive. Received: {steps!r}.")
+        if not callable(schedule):
+            raise TypeError(
+                "Restarts.schedule must be a schedule of Keras. "
+                f"Received: {schedule!r}."
+            )
+        if not isinstance(steps, int) or steps < 1:
+            raise ValueError(
+                f"Restarts.steps must be an int of at least 1. Received: {steps!r}."
+            )
         self.schedule = schedule
         self.steps = steps
         self.name = name

@@ -60,17 +60,19 @@ class NGramTeacher:
         return np.transpose(scores / np.sum(scores, axis=0))
 
 
-def taught(texts, classes, mixed, trust, seed=0):
+def taught(texts, classes, count, mixed, trust, seed=0):
     """More texts, and what a teacher takes them and the given ones for.
 
-    The texts are split in five parts, in their order, and a teacher that has not seen a
-    part is asked about it (Wolpert, 1992), so that what it says is no memory. It is
-    also asked about texts that nobody wrote, with the sentences of two texts of a part
-    in any order, half of them, so that a student sees what it does with what is unsure.
+    The texts of each class are split in five parts, in their order, and a teacher that
+    has not seen a part is asked about it (Wolpert, 1992), so that what it says is no
+    memory. It is also asked about texts that nobody wrote, with the sentences of two
+    texts of a part in any order, half of them, but for short ones, so that a student
+    sees what it does with what is unsure.
 
     Args:
         texts: strings.
         classes: int (N,), from 0 on.
+        count: C, how many classes there are.
         mixed: how many texts more.
         trust: share of the teacher in the distributions of the given texts, in [0, 1];
             the rest is their class.
@@ -80,37 +82,43 @@ def taught(texts, classes, mixed, trust, seed=0):
         A list of strings, the given ones first; and float32 (N + mixed, C).
 
     Raises:
-        DataError: a class does not occur in four fifths of the texts, or these have no
-            words in common.
+        DataError: a class has fewer than two texts, or the texts no words in common.
         ImportError: scikit-learn is not installed; the extra is named.
     """
     classes = np.asarray(classes)
-    count, random = classes.max() + 1, np.random.default_rng(seed)
-    parts = np.arange(len(texts)) * _FOLDS // len(texts)
+    random, parts = np.random.default_rng(seed), np.zeros(len(texts), int)
+    for label in range(count):
+        own = np.flatnonzero(classes == label)
+        if len(own) < 2:
+            raise DataError(
+                "A teacher needs two texts of each class at least, one to learn from "
+                f"where the other is asked about. Received: {len(own)} of class "
+                f"{label}."
+            )
+        parts[own] = np.arange(len(own)) * _FOLDS // len(own)
     distributions = np.eye(count)[classes] * (1 - trust)
     more, found = [], []
     for part in range(_FOLDS):
         inside, outside = np.flatnonzero(parts == part), np.flatnonzero(parts != part)
-        if len(set(classes[outside])) < count or not len(inside):
-            raise DataError(
-                f"A teacher learns from four fifths of the examples, in which all "
-                f"{count} classes must occur. Received: {len(texts)} examples."
-            )
+        if not len(inside):
+            continue
         teacher = NGramTeacher([texts[i] for i in outside], classes[outside])
         distributions[inside] += trust * teacher.probabilities(
             [texts[i] for i in inside]
         )
         sentences = [_SENTENCES.split(texts[i]) for i in inside]
         own = mixed * (part + 1) // _FOLDS - mixed * part // _FOLDS
-        pairs = random.integers(len(inside), size=(own, 2))
-        mixes = [_mix(sentences[i] + sentences[j], random) for i, j in pairs]
+        mixes = [_mix(sentences, random) for _ in range(own)]
         if mixes:
             more += mixes
             found.append(teacher.probabilities(mixes))
     return [*texts, *more], np.concatenate([distributions, *found]).astype("float32")
 
 
-def _mix(sentences, random):
-    """Half of the sentences, three at least, in any order."""
+def _mix(texts, random):
+    """Half of two texts' sentences, three at least if there are some, in any order."""
+    first = random.integers(len(texts))
+    other = (first + random.integers(1, max(2, len(texts)))) % len(texts)
+    sentences = [sentence for i in {first, other} for sentence in texts[i]]
     kept = random.permutation(len(sentences))[: max(3, len(sentences) // 2)]
     return " ".join(sentences[i] for i in kept)

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from kzoo import tasks
-from kzoo.data import RandomStretches
+from kzoo.data import RandomStretches, are_vectors
 from kzoo.files import replacing, write_json
 from kzoo.plots import training_curve
 from kzoo.tasks.task import CONFIG_FILE
@@ -372,9 +372,15 @@ class Run:
         texts, labels = self._pairs(self._examples)
         teacher = self.recipe.training.teacher
         classes = self.task.encode_targets(labels)
-        options = dict(mixed=teacher.mixed, trust=teacher.trust)
-        seed = self.recipe.seed
-        return self.task.encode_examples(*taught(texts, classes, **options, seed=seed))
+        found = taught(
+            texts,
+            classes,
+            self.task.num_classes,
+            mixed=teacher.mixed,
+            trust=teacher.trust,
+            seed=self.recipe.seed,
+        )
+        return self.task.encode_examples(*found)
 
     def _split_examples(self):
         """Features of the training examples in several splits, one after another."""
@@ -520,7 +526,8 @@ def _kept(path, make):
 
     Args:
         path: the file, `.npz`.
-        make: function to features: dict of lists of sequences of int, or of numbers.
+        make: function to features: dict of lists of sequences of int, or of numbers,
+            or arrays of vectors.
     """
     if path.exists():
         with np.load(path, allow_pickle=False) as file:
@@ -532,7 +539,7 @@ def _kept(path, make):
         }
     features, arrays = make(), {}
     for name, rows in features.items():
-        if np.ndim(rows[0]) and np.asarray(rows[0]).dtype.kind != "f":
+        if np.ndim(rows[0]) and not are_vectors(rows):
             arrays[f"{name}.ends"] = np.cumsum([len(row) for row in rows])
             rows = np.concatenate(rows)
         arrays[name] = np.asarray(rows)
@@ -609,6 +616,18 @@ def _deciding(recipe):
     return json.loads(json.dumps({name: described[name] for name in tables}))
 
 
+def _defaults(table):
+    """The defaults of a recipe's table and of those in it, a dict."""
+    found = {}
+    for field in dataclasses.fields(table):
+        value = getattr(table, field.name)
+        if dataclasses.is_dataclass(value) and field.default is not None:
+            found[field.name] = _defaults(value)
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+    return found
+
+
 def _changes(before, now, recipe):
     """What differs in `_deciding` of two recipes, but what may."""
     free = {"training.average"}
@@ -626,7 +645,10 @@ def _changes(before, now, recipe):
                 found[path + key] = value
         return found
 
-    before, now = flat(before), flat(now)
+    # A key that an older version did not write is what it is by default.
+    tables = {"tokenizer": recipe.tokenizer, "training": recipe.training}
+    usual = {name: _defaults(table) for name, table in tables.items()}
+    before, now = flat(usual) | flat(before), flat(now)
     return [
         f"{key} was {before.get(key)}, now {now.get(key)}"
         for key in sorted({*before, *now} - free)

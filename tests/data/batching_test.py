@@ -337,8 +337,14 @@ def test_the_width_of_vectors_is_not_left_open():
     [
         ([[1], []], {}, ValueError, "Example 1 of 'token_ids' is empty"),
         ([[1], 2], {}, TypeError, "Example 1 of 'token_ids' must be a sequence"),
-        ([[1.5]], {}, ValueError, "At least one feature must hold sequences of ids"),
-        ({"a": [[1]], "b": [[[0.5]]]}, {}, TypeError, "dtype float64, 3 axes"),
+        ([[1.5]], {}, TypeError, "dtype float64"),
+        ([[], [1]], {}, ValueError, "Example 0 of 'token_ids' is empty"),
+        (
+            {"a": [[1]], "b": [[0.5, 0.5]]},
+            {},
+            TypeError,
+            "'b' must hold flat sequences",
+        ),
         (["text"], {}, TypeError, "'token_ids' must hold a sequence of ids, a number"),
         ([], {}, ValueError, "at least one example"),
         ({"a": [[1]], "b": []}, {}, ValueError, "{'a': 1, 'b': 0}"),

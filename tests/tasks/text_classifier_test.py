@@ -440,12 +440,37 @@ def test_distributions_are_targets_of_texts():
     np.testing.assert_allclose(found, targets[:2], atol=0.1)
 
 
+def test_distributions_beside_labels_count_by_their_best_class():
+    model = classifier()
+    texts = ["a man", "a dog", "the man"]
+    soft = [[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.6, 0.2, 0.2]]
+    inputs, targets = model.encode_text(texts, soft)
+    assert targets.dtype == "float32"
+    np.testing.assert_allclose(targets, soft, rtol=1e-6)
+    assert model.score(texts, soft) == model.score(texts, [0, 1, 0])
+    model.compile(metrics=["accuracy"])
+    first = model.evaluate(inputs, targets, verbose=0, return_dict=True)["accuracy"]
+    hard = np.array([0, 1, 0])
+    other = model.evaluate(inputs, hard, verbose=0, return_dict=True)["accuracy"]
+    assert first == pytest.approx(other)
+    assert model.encode_targets(iter([0, 1, 0])) == [0, 1, 0]
+
+
 @pytest.mark.parametrize(
-    "wrong", [[[0.5, 0.6]], [[-0.1, 1.1]], [[0.2, 0.3, 0.5]], [[np.nan, 1.0]]]
+    "wrong",
+    [
+        [[0.5, 0.6]],
+        [[0.5, 0.5], [-0.1, 1.1]],
+        [[0.2, 0.3, 0.5]],
+        [[np.nan, 1.0]],
+        [[0.5, 0.5], [1.0]],
+        [["bad", "good"]],
+    ],
 )
 def test_what_is_no_distribution_is_refused(wrong):
     classifier = kzoo.TextClassifier.from_size(
         "tiny", TOKENIZER, labels=["bad", "good"], num_layers=1
     )
-    with pytest.raises(ValueError, match=r"must be \(2,\) numbers of at least 0 that"):
-        classifier.encode_examples(["a man"], wrong)
+    expected = rf"must be 2 numbers of at least 0 .* for example {len(wrong) - 1}\."
+    with pytest.raises(ValueError, match=expected):
+        classifier.encode_examples(["a man"] * len(wrong), wrong)

@@ -65,10 +65,28 @@ def test_distributions_are_targets(label_smoothing):
     right = each.sum() / weights[[0, 1, 2, 4]].sum()
     loss = MaskedCrossEntropy(label_smoothing, ignore_id=-1)
     assert float(loss(q, logits, weights)) == pytest.approx(right, rel=1e-6)
-    # Those of one class alone are that class.
+    assert float(loss(q.tolist(), logits, weights)) == pytest.approx(right, rel=1e-6)
+    with pytest.raises(ValueError, match="need a negative ignore_id.*ignore_id=0"):
+        MaskedCrossEntropy()(q, logits)
+    # Those of one class alone are that class, also where another is impossible.
     ids = np.array([2, 0, 1, 3, 3])
     hard = float(loss(ids, logits))
     assert float(loss(np.eye(4, dtype="float32")[ids], logits)) == pytest.approx(hard)
+    logits[0, 1] = -np.inf
+    if not label_smoothing:
+        found = float(loss(np.eye(4, dtype="float32")[ids], logits))
+        assert found == pytest.approx(float(loss(ids, logits)))
+
+
+def test_consistency_compares_distributions_as_a_whole():
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    q = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]] * 2, "float32")
+    loss = MaskedCrossEntropy(ignore_id=-1, consistency=2.0)
+    plain = float(MaskedCrossEntropy(ignore_id=-1)(q, logits))
+    assert float(loss(q, logits)) > plain
+    other = q.copy()
+    other[0] = [0.5, 0.2, 0.3]
+    assert math.isnan(float(loss(other, logits)))
 
 
 def test_accuracy_of_distributions_is_of_their_most_probable_class():

@@ -71,5 +71,8 @@ def test_restarts_repeat_a_schedule_and_survive_serialization():
 
 
 def test_restarts_need_steps():
-    with pytest.raises(ValueError, match=r"Restarts.steps must be positive.*0"):
-        Restarts(keras.optimizers.schedules.CosineDecay(0.1, 4), 0)
+    for steps in (0, -2, 4.5, "4"):
+        with pytest.raises(ValueError, match=r"steps must be an int of at least 1"):
+            Restarts(keras.optimizers.schedules.CosineDecay(0.1, 4), steps)
+    with pytest.raises(TypeError, match=r"must be a schedule of Keras.*0\.1"):
+        Restarts(0.1, 4)

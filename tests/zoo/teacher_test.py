@@ -1,5 +1,7 @@
 """A teacher of n-grams says what naive Bayes' weights and a linear model do."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def test_three_classes_are_told_apart():
 def test_targets_are_of_the_class_and_the_teacher(trust):
     texts, classes = reviews(50)
     (given, targets), (_, teachers) = (
-        taught(texts, classes, mixed=0, trust=share) for share in (trust, 1.0)
+        taught(texts, classes, 2, mixed=0, trust=share) for share in (trust, 1.0)
     )
     assert given == texts and targets.dtype == "float32"
     expected = (1 - trust) * np.eye(2)[classes] + trust * teachers
@@ -64,28 +66,37 @@ def test_a_text_is_asked_about_where_the_teacher_has_not_seen_it():
     # What only one text says is a memory of its class: who has not seen it, says 1/2.
     texts = [f"word{i} word{i} common" for i in range(40)]
     classes = np.arange(40) % 2
-    _, targets = taught(texts, classes, mixed=0, trust=1.0)
-    np.testing.assert_allclose(targets, 0.5, atol=0.05)
+    for order in (np.arange(40), np.argsort(classes, kind="stable")):  # also sorted
+        given = [texts[i] for i in order]
+        _, targets = taught(given, classes[order], 2, mixed=0, trust=1.0)
+        np.testing.assert_allclose(targets, 0.5, atol=0.05)
 
 
 def test_mixed_texts_are_of_sentences_of_two_texts_of_a_part():
     texts, classes = reviews(50)
     texts = [f"{text} Number {i} ends." for i, text in enumerate(texts)]
-    more, targets = taught(texts, classes, mixed=21, trust=0.5, seed=3)
+    more, targets = taught(texts, classes, 2, mixed=21, trust=0.5, seed=3)
     assert len(more) == len(targets) == 71 and more[:50] == texts
-    sentences = {s for text in texts for s in text.replace("?", "?|").split("|")}
+    known = {s: i for i, text in enumerate(texts) for s in _sentences(text)}
     for text in more[50:]:
-        numbers = [int(word) for word in text.split() if word.isdigit()]
-        assert len({number // 10 for number in numbers}) <= 1
-        assert len(text.split(". ")) <= 5 and sentences
-    assert more[50:] != taught(texts, classes, mixed=21, trust=0.5, seed=4)[0][50:]
-    again = taught(texts, classes, mixed=21, trust=0.5, seed=3)
+        sentences = _sentences(text)
+        assert len(sentences) == 4 and set(sentences) <= set(known)  # of eight
+        numbers = {int(word) for word in text.split() if word.isdigit()}
+        assert len(numbers) <= 2 and len({number // 10 for number in numbers}) <= 1
+    assert more[50:] != taught(texts, classes, 2, mixed=21, trust=0.5, seed=4)[0][50:]
+    again = taught(texts, classes, 2, mixed=21, trust=0.5, seed=3)
     assert again[0] == more
     np.testing.assert_array_equal(again[1], targets)
 
 
+def _sentences(text):
+    return [s for s in re.split(r"(?<=[.!?]) ", text) if s]
+
+
 def test_too_few_examples_are_an_error():
-    with pytest.raises(DataError, match="all 2 classes must occur.*4 examples"):
-        taught(["a a", "a b", "a c", "a d"], [1, 0, 0, 0], mixed=0, trust=0.5)
-    with pytest.raises(DataError, match="words in common. Received: 4 without"):
-        taught(list("abcde"), [0, 1, 0, 1, 1], mixed=0, trust=0.5)
+    with pytest.raises(DataError, match="two texts of each class.*1 of class 1"):
+        taught(["a a", "a b", "a c", "a d"], [1, 0, 0, 0], 2, mixed=0, trust=0.5)
+    with pytest.raises(DataError, match="0 of class 2"):
+        taught(["a a", "a b", "a c", "a d"], [1, 0, 0, 1], 3, mixed=0, trust=0.5)
+    with pytest.raises(DataError, match="words in common. Received: . without"):
+        taught(list("abcd"), [0, 1, 0, 1], 2, mixed=0, trust=0.5)

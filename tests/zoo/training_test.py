@@ -1,6 +1,7 @@
 """The road of a training: parts of the data, rates, beginnings, and what goes on."""
 
 import dataclasses
+import json
 import tomllib
 
 import keras
@@ -200,6 +201,18 @@ def test_epochs_may_grow_where_the_rate_does_not_know_the_end():
     assert training._changes(described, training._deciding(other), other) == [
         "seed was 0, now 3"
     ]
+
+
+def test_a_key_that_an_older_version_did_not_write_is_no_change():
+    recipe = recipe_of("multi30k-de-en", training={"epochs": 4})
+    described = training._deciding(recipe)
+    older = json.loads(json.dumps(described))
+    del older["training"]["schedule"]["cycles"], older["training"]["teacher"]
+    del older["tokenizer"]["across_words"]
+    assert training._changes(older, described, recipe) == []
+    del older["training"]["schedule"]["peak"]  # which has no default
+    (change,) = training._changes(older, described, recipe)
+    assert change.startswith("training.schedule.peak was None, now")
 
 
 def test_a_folder_is_new_or_of_a_training(tmp_path):
