@@ -39,13 +39,13 @@ class MaskedCrossEntropy(MaskedLoss):
 
     Called with `y_true` int (B, T), `y_pred` logits (B, T, V) of any float dtype, and
     `sample_weight`, float (B,), (B, 1) or (B, T), or `None`; or with targets (B,) and
-    logits (B, C) of classes; or with distributions as targets, float like the logits, as
-    a teacher gives them (Hinton et al., 2015, https://arxiv.org/abs/1503.02531): in a row
-    that is left out all are `ignore_id`, which has to be negative then. The result is a
-    float32 scalar in nats a target: sum(weight * loss) / sum(weight) over targets whose
-    id is not `ignore_id`, where the weight is `sample_weight` or 1. It is 0 when none
-    counts, and NaN when a counted id is outside [0, V), or with consistency is not that
-    of the other row.
+    logits (B, C) of classes; or with distributions as targets, float like the logits,
+    as a teacher gives them (Hinton et al., 2015, https://arxiv.org/abs/1503.02531): in
+    a row that is left out all are `ignore_id`, which has to be negative then. The
+    result is a float32 scalar in nats a target: sum(weight * loss) / sum(weight) over
+    targets whose id is not `ignore_id`, where the weight is `sample_weight` or 1. It is
+    0 when none counts, and NaN when a counted id is outside [0, V), or with consistency
+    is not that of the other row.
 
     Args:
         label_smoothing: e, in [0, 1).
