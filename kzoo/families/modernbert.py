@@ -25,11 +25,10 @@ POOLING = Key("classifier_pooling", "pooling", "cls", {"cls": "cls", "mean": "me
 
 def _head(name, output, *rules, **options):
     """A head: a layer and a norm that all of them have, and a layer to what it says."""
-    modules = {"hidden": "head.dense", "norm": "head.norm", "output": output}
-    modules = {f"head/{own}": theirs for own, theirs in modules.items()}
+    own = {"head/hidden": "head.dense", "head/norm": "head.norm", "head/output": output}
     inner = activation("classifier_activation", "gelu", "hidden_activation")
     rules = (inner, Key("classifier_bias", "hidden_bias", False), *rules)
-    return Head(f"ModernBertFor{name}", modules, options, rules)
+    return Head(f"ModernBertFor{name}", own, options, rules)
 
 
 def _classifier(name, *rules):
@@ -87,9 +86,9 @@ MODERNBERT = Family(
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={
-        "cls_token_id",  # that of the start
-        "layer_norm_eps",  # of the class that it was written with; norm_eps is read
-        "position_embedding_type",  # likewise: positions are rotary
+        # That of the start; of the class that it was written with (norm_eps is read, and
+        # positions are rotary).
+        *names("cls_token_id layer_norm_eps position_embedding_type"),
         # Of training, of how it is computed, and of logits for some places alone.
         *names("initializer_cutoff_factor deterministic_flash_attn reference_compile"),
         *names("repad_logits_with_grad sparse_pred_ignore_index sparse_prediction"),
