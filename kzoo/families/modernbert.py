@@ -86,8 +86,8 @@ MODERNBERT = Family(
     prefix="model.",
     tokenizer="byte_bpe",
     irrelevant={
-        # That of the start; of the class that it was written with (norm_eps is read, and
-        # positions are rotary).
+        # That of the start; and of the class that it was written with: norm_eps is
+        # read, and positions are rotary.
         *names("cls_token_id layer_norm_eps position_embedding_type"),
         # Of training, of how it is computed, and of logits for some places alone.
         *names("initializer_cutoff_factor deterministic_flash_attn reference_compile"),
