@@ -58,6 +58,9 @@ def tiny(name, **changes):
     fields = {**recipe.model.fields, "num_layers": 1, "hidden_dim": 16, "num_heads": 2}
     kind = tokenizer.kind or "unigram"
     drawn = {"splits": 2, "alpha": 0.3} if kind == "unigram" else {}
+    teacher = training.teacher
+    if teacher is not None:
+        drawn, teacher = {}, dataclasses.replace(teacher, mixed=8)
     return dataclasses.replace(
         recipe,
         tokenizer=dataclasses.replace(
@@ -70,6 +73,7 @@ def tiny(name, **changes):
         training=dataclasses.replace(
             training,
             schedule=schedule,
+            teacher=teacher,
             **{"epochs": 1, **TINY.get(name, {}), **changes},
         ),
         evaluation=dataclasses.replace(
