@@ -13,12 +13,13 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
+from kzoo.tokenizers.sentence_piece import SPACE
+
 _CONTROL, _USER_DEFINED = 3, 4  # types of a SentencePiece model's pieces
 
 
 def _metaspace(scheme="always", split=True):
-    return pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme, split=split)
+    return pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=split)
 
 
 def _words(scheme="always"):
@@ -142,17 +143,17 @@ def converted(model, pieces, name, settings, unknown, symbols=True):
     if rules.squeezed and (table or not rules.pairs):
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     if rules.spaced:
-        steps.append(normalizers.Replace(" ", _SPACE))
+        steps.append(normalizers.Replace(" ", SPACE))
     if steps:
         library.normalizer = normalizers.Sequence(steps)
     library.pre_tokenizer = rules.split(settings)
     if rules.bytes:
-        space, strip = decoders.Replace(_SPACE, " "), decoders.Strip(" ", 1, 0)
+        space, strip = decoders.Replace(SPACE, " "), decoders.Strip(" ", 1, 0)
         decoder = [space, decoders.ByteFallback(), decoders.Fuse()]
         decoder += [strip] if _prefixed(settings) and not rules.spaced else []
         library.decoder = decoders.Sequence(decoder)
     else:
-        library.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
+        library.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     added = (_CONTROL, _USER_DEFINED) if rules.symbols and symbols else (_CONTROL,)
     library.add_tokens(
         [

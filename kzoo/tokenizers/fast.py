@@ -158,21 +158,21 @@ class FastTokenizer(Tokenizer):
 
     def _encode(self, texts):
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [e.ids for e in self._as_text(texts, encodings)]
+        return [ids for _, ids in self._as_text(texts, encodings)]
 
     def _encode_with_offsets(self, texts):
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-        encodings = self._as_text(texts, encodings)
-        return [e.ids for e in encodings], [e.offsets for e in encodings]
+        pairs = [*self._as_text(texts, encodings)]
+        return [ids for _, ids in pairs], [e.offsets for e, _ in pairs]
 
     def _as_text(self, texts, encodings):
-        """The encodings, made again where names of special tokens became these."""
-        for place, encoding in enumerate(encodings):
-            if not self._named.keys().isdisjoint(encoding.ids):
-                encodings[place] = self._nameless.encode(
-                    texts[place], add_special_tokens=False
-                )
-        return encodings
+        """Each encoding and its ids, made again where names became special tokens."""
+        for text, encoding in zip(texts, encodings, strict=True):
+            ids = encoding.ids  # a new list each time
+            if not self._named.keys().isdisjoint(ids):
+                encoding = self._nameless.encode(text, add_special_tokens=False)
+                ids = encoding.ids
+            yield encoding, ids
 
     @functools.cached_property
     def _nameless(self):

@@ -20,7 +20,7 @@ from kzoo.tokenizers.base import (
 Algorithm = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]
 
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for one
 _CODE = re.compile(r">>(?s:.*?)<<")  # of the language that Marian writes
 _ELSEWHERE = "\N{OBJECT REPLACEMENT CHARACTER}"  # joins no piece with its neighbour
 
@@ -277,7 +277,7 @@ class SentencePieceTokenizer(Tokenizer):
             # Of the pieces that write one character the last one alone has its offsets.
             for i in reversed(range(len(offsets) - 1)):
                 start, end = offsets[i]
-                if start == end == offsets[i + 1][0] and pieces[i] != _SPACE:
+                if start == end == offsets[i + 1][0] and pieces[i] != SPACE:
                     offsets[i] = offsets[i + 1]
             if self._tables[0] is not None:
                 ids = [self._tables[0][i] for i in ids]
@@ -304,7 +304,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self.target_model is None:
             return texts
         # Pieces of the other model are written as they are.
-        return [text.replace(_SPACE, " ").strip() for text in texts]
+        return [text.replace(SPACE, " ").strip() for text in texts]
 
     def _piece(self, token_id):
         if self.pieces is None:

@@ -96,9 +96,9 @@ class MaskedCrossEntropy(MaskedLoss):
     def call(self, y_true, y_pred):
         """The loss of each token, float32 (B, T); 0 where the id is `ignore_id`."""
         smoothing = self.label_smoothing
-        ids = target_ids(y_true, y_pred, self.ignore_id)
-        spread = are_distributions(y_true, y_pred)
+        ids, spread = y_true, are_distributions(y_true, y_pred)
         if spread:
+            ids = target_ids(y_true, y_pred, self.ignore_id)
             logits = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
             q = ops.cast(y_true, "float32")
             each = ops.where(q == 0, 0.0, q * logits)  # no 0 times infinity

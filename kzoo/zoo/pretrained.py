@@ -189,7 +189,7 @@ def from_preset(
         config = family.read_config(keys)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
-    keys.setdefault("num_labels", family.num_labels)
+    keys["num_labels"] = keys.get("num_labels") or family.num_labels
     config = config.replace_in_stacks(**rates)
     stored = _stored_task(family, keys, folder)
     name = TASKS[task] if task is not None else stored or _default(family, keys, folder)

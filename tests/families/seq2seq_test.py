@@ -350,8 +350,9 @@ def test_a_classifier_of_bart_has_three_labels_where_its_config_is_silent(tmp_pa
     config = json.loads(path.read_text())
     assert len(config.pop("id2label")) == 3
     config.pop("label2id"), config.pop("num_labels", None)
-    path.write_text(json.dumps(config))
-    assert kzoo.from_preset(tmp_path).num_classes == 3
+    for said in ({}, {"num_labels": None}):
+        path.write_text(json.dumps({**config, **said}))
+        assert kzoo.from_preset(tmp_path).num_classes == 3
 
 
 def test_what_can_be_followed_is_no_warning(tmp_path):

@@ -8,8 +8,6 @@ import pytest
 from kzoo.data import DataError
 from kzoo.zoo.teacher import NGramTeacher, taught
 
-pytest.importorskip("sklearn")
-
 GOOD, BAD = ["good", "fine", "lovely"], ["bad", "dull", "awful"]
 
 

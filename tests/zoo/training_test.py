@@ -271,7 +271,6 @@ def moods(tmp_path):
 
 
 def test_a_teacher_gives_more_texts_and_distributions_as_targets(moods, tmp_path):
-    pytest.importorskip("sklearn")
     rows = [
         f"{'ab'[i % 2] * 3} {'ab'[i % 2]}. so\t{['sad', 'glad'][i % 2]}\n"
         for i in range(20)
