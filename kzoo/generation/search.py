@@ -176,6 +176,7 @@ class Search:
             self.own = ops.reshape(same, (self.rows, self.beams))
         self.pads = ops.full((batch, self.beams), self.pad, "int32")
         self.longest = self.divisor(self.limit)
+        self.scored = options.get("scores", True)
         self._read_sampling(options)
         self._read_processing(options, start.prompt)
 
@@ -340,7 +341,10 @@ class Search:
         if self.automaton is not None:
             kept["automaton"] = automaton
         ids, ends = ops.expand_dims(ids, 1), ops.expand_dims(ends, 1)
-        gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
+        if self.scored:
+            gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
+        else:
+            gain = ops.max(logits, axis=1, keepdims=True)
         scores = state["scores"] + ops.where(done, 0.0, gain)
         tokens = ops.where(done, self.pad, ids)
         running = ops.append(state["running"], tokens, made, axis=1)

@@ -173,7 +173,8 @@ class Generates(Task):
             pieces = self._stream(prompts, options, arrays, texts, jit_compile)
             return (piece for (piece,) in pieces) if single else pieces
         with self._compiling(jit_compile):
-            run, ends = self._compiled_search(options, arrays), self._end_ids(arrays)
+            run = self._compiled_search(options, arrays, return_scores)
+        ends = self._end_ids(arrays)
         results, scores = [None] * len(prompts), [None] * len(prompts)
         by_length = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         for rows in _batches(by_length, limits, batch_size):
@@ -182,7 +183,7 @@ class Generates(Task):
                 batch = self._search_batch([prompts[i] for i in rows], rows, own)
                 sequences, values = run(*batch)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
-                real = value > IMPOSSIBLE / 2
+                real = np.isfinite(value) & (value > IMPOSSIBLE / 2)
                 if not real.any():
                     self._check_numbers(prompts[row] if options.beams > 1 else None)
                 results[row] = [
@@ -345,9 +346,10 @@ class Generates(Task):
             arrays = {**arrays, "forced_token_ids": forced[numbers]}
         return ids, mask, numbers, *arrays.values()
 
-    def _searched(self, options, arrays):
+    def _searched(self, options, arrays, return_scores=False):
         """What a search is compiled for, and a function that reads its arguments."""
         static, names = dict(options.static()), tuple(arrays)
+        static["scores"] = return_scores or options.beams > 1  # beams are ranked by them
         processors = tuple(options.processors)
         used = tuple(map(id, processors))  # they live as long as what is compiled
         grows, limit = ops.buffers_grow(), options.max_new_tokens
@@ -358,10 +360,10 @@ class Generates(Task):
             own = {"processors": processors} if processors else {}
             return {**static, **given, **own}
 
-        return (capacity, options.static(), names, used), capacity, read
+        return (capacity, tuple(static.items()), names, used), capacity, read
 
-    def _compiled_search(self, options, arrays):
-        key, capacity, read = self._searched(options, arrays)
+    def _compiled_search(self, options, arrays, return_scores):
+        key, capacity, read = self._searched(options, arrays, return_scores)
 
         def function(ids, mask, *values):
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
@@ -392,7 +394,7 @@ class Generates(Task):
             with self._compiling(jit_compile):
                 state = following(kept, state)
             tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts), 0]
-            if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
+            if not np.isfinite(keras.ops.convert_to_numpy(state["scores"])).all():
                 self._check_numbers()
             now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
             new = [

@@ -313,6 +313,17 @@ def test_what_overflows_is_no_empty_result(options):
         list(model.generate([[5, 6]], max_new_tokens=3, **options))
 
 
+@pytest.mark.parametrize("options", [{}, {"beams": 2}, {"stream": True}])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_one_number_that_is_lost_is_no_result(options, number):
+    model = make(kzoo.CausalLM, head_bias=True)
+    bias = np.zeros(model.head.bias.shape, "float32")
+    bias[7] = number
+    model.head.bias.assign(bias)
+    with pytest.raises(ValueError, match="head/bias"):
+        list(model.generate([[5, 6]], max_new_tokens=3, **options))
+
+
 def test_ids_beyond_the_tokenizer_write_nothing():
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
     size = tokenizer.vocabulary_size
