@@ -103,6 +103,13 @@ def export(
             help="Text in and out: the tokenizer is in the graph. Needs kzoo[text].",
         ),
     ] = False,
+    low_memory: Annotated[
+        bool,
+        typer.Option(
+            "--low-memory",
+            help="ONNX that generates in less memory; for one text at a time.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what is at --out.")
     ] = False,
@@ -128,6 +135,12 @@ def export(
             "--quantize is of --format onnx and --exporter kzoo. "
             f"Received: --format {format}, --exporter {exporter}."
         )
+    if low_memory and (format != "onnx" or exporter != "kzoo" or quantize):
+        raise Failure(
+            "--low-memory is of --format onnx and --exporter kzoo, without --quantize. "
+            f"Received: --format {format}, --exporter {exporter}, "
+            f"--quantize {quantize}."
+        )
     task = load_model(model)
     _check(task, functions, opset if exporter == "kzoo" else None, portable)
     options = dict(format=format, overwrite=overwrite)
@@ -138,6 +151,7 @@ def export(
     if onnx:
         options |= dict(opset=opset, portable=portable)
         options |= dict(quantize=quantize) if quantize else {}
+        options |= dict(low_memory=True) if low_memory else {}
         # The native exporter is not asked for by name, so that its errors are its own.
         options |= {} if exporter == "kzoo" else dict(exporter=exporter)
     description = f"Exporting and verifying {out_path}"

@@ -42,6 +42,7 @@ def export(
     exporter="kzoo",
     input_signature=None,
     text=False,
+    low_memory=False,
 ):
     """Writes a task as an artifact that runs without kzoo, and verifies it there.
 
@@ -75,6 +76,9 @@ def export(
             it runs, and does exactly what the task's does. Or it is refused. Where a
             stop string ends an answer, all of its last token is in it: the caller cuts
             it before the stop, as the task's `generate` does.
+        low_memory: of ONNX, `generate` needs little more memory than weights and cache,
+            two thirds of what it needs else, since onnxruntime does not pack the
+            weights. One row then takes a fifth more time, and few take twice the time.
 
     The scores that a file gives are -1e30 for a sequence that does not exist, where the
     task's `generate` gives -inf.
@@ -107,6 +111,12 @@ def export(
         raise ExportError(
             "quantize and evaluate are options of format='onnx', exporter='kzoo'. "
             f"Received: format={format!r}, exporter={exporter!r}."
+        )
+    if low_memory and (format != "onnx" or exporter != "kzoo" or quantize):
+        raise ExportError(
+            "low_memory is an option of format='onnx', exporter='kzoo', for weights in "
+            f"float32. Received: format={format!r}, exporter={exporter!r}, "
+            f"quantize={quantize!r}."
         )
     if exporter == "tf2onnx":
         if functions or portable or external_data_threshold is not None or text:
@@ -172,6 +182,7 @@ def export(
                     metadata=onnx.metadata_of(task) | matrices.metadata,
                     threshold=external_data_threshold,
                     change=matrices.quantize,
+                    low_memory=low_memory,
                 )
                 if quantize:
                     agreement.verify(cases, paths, names, matrices, report)

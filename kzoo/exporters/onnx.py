@@ -33,20 +33,21 @@ EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
 
 
-def emit(function, names, opset):
+def emit(function, names, opset, low_memory=False):
     """The graph of one function.
 
     Args:
         function: a `Function`.
         names: `id(variable)` to its path.
         opset: of the graph.
+        low_memory: see `export`.
 
     Returns:
         `OnnxGraph`; scalars with a default are inputs that may be left out. ONNX says
         so by an initialiser of the input's name, and onnxruntime warns of each that it
         is no constant, unless `SessionOptions.log_severity_level` is 3.
     """
-    graph = OnnxGraph(opset, names)
+    graph = OnnxGraph(opset, names, low_memory=low_memory)
     with graph.building():
         inputs = {}
         for argument in function.arguments:
@@ -68,7 +69,16 @@ def emit(function, names, opset):
 
 
 def write(
-    functions, names, target, *, opset, portable, metadata, threshold=None, change=None
+    functions,
+    names,
+    target,
+    *,
+    opset,
+    portable,
+    metadata,
+    threshold=None,
+    change=None,
+    low_memory=False,
 ):
     """Writes the functions: a file for one, a folder for all with weights beside.
 
@@ -81,6 +91,7 @@ def write(
         metadata: dict of strings.
         threshold: bytes of weights above which one file keeps them beside it.
         change: a function called with each graph before it is written.
+        low_memory: see `export`.
 
     Returns:
         An `ExportReport` without checks, and name to path of the files.
@@ -101,7 +112,7 @@ def write(
             f"{PORTABLE_OPSET} with portable=True. Received: {opset}."
         )
     start = time.perf_counter()
-    graphs = {f.name: emit(f, names, opset) for f in functions}
+    graphs = {f.name: emit(f, names, opset, low_memory) for f in functions}
     for graph in graphs.values():
         if change:
             change(graph)

@@ -19,9 +19,9 @@ class Context(NamedTuple):
 
     Attributes:
         history: int (R, T), the tokens of each row so far, its prompt's before them (of
-            a decoder-only model); -1 where there is none. Where XLA compiles, T does
-            not grow, and -1 stands behind the tokens so far: the last one is at
-            `prompt_length + made - 1`, not at the end.
+            an encoder-decoder the start token); -1 where there is none. Where XLA
+            compiles, T does not grow, and -1 stands behind the tokens so far: the last
+            one is at `prompt_length + made - 1`, not at the end.
         prompt_length: int or scalar, how many places of T are the prompt's.
         made: int scalar, how many tokens were generated.
         automaton: int (R,), the states of the automaton, or `None`.

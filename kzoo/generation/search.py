@@ -33,6 +33,8 @@ class Start(NamedTuple):
         prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
         seen: bool (B, N), which entries are no padding, as `step` has it of one beam
             by itself; `None` where none is padding.
+        read: a function without arguments that gives a cache with those N entries,
+            where `cache` is still empty; or `None`.
     """
 
     tokens: object
@@ -41,6 +43,13 @@ class Start(NamedTuple):
     fixed: object = ()
     prompt: object = None
     seen: object = None
+    read: object = None
+
+    def filled(self):
+        """This, with the cache filled."""
+        if self.read is None:
+            return self
+        return self._replace(cache=self.read(), read=None)
 
 
 class Place(NamedTuple):
@@ -112,6 +121,8 @@ def search(
             - `stop_token_ids` int (K,): tokens that end a sequence, too.
             - `automaton` int (S, V), see `TokenAutomaton`; one without states is off.
             - `processors`: functions, see `kzoo.generation.processors`.
+            - `scores`, a bool: without them one beam is spared a softmax, and its
+              scores are 0, or NaN where the softmax would have been.
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.
         vocabulary_size: V.
@@ -123,14 +134,48 @@ def search(
         beams are an error of the backend's `top_k`.
     """
     run = Search(step, start, options, end_token_id, pad_token_id, vocabulary_size)
+    if ops.saves_memory():
+        return run.results(_by_turns(run, start))
     return run.results(
         ops.while_loop(
             run.unfinished,
             run.advance,
-            run.first(start, capacity),
+            run.first(start.filled(), capacity),
             options["max_new_tokens"],
         )
     )
+
+
+def _by_turns(run, start):
+    """The last state of a search, by a loop of branches that needs little memory.
+
+    See `ops.saves_memory`. A runtime also keeps what a loop begins with, and copies
+    what it ends with: the first turn reads the prompts, and the last drops the cache.
+    """
+    reads, searches, closed = range(3)
+
+    def turn(state):
+        now, state = state["turn"], state["search"]
+        over = ~run.unfinished(state) | (state["made"] >= run.limit)
+
+        def read():
+            return {"turn": now + 1, "search": {**state, "cache": start.read()}}
+
+        def search():
+            return ops.cond(
+                over,
+                lambda: {"turn": now + 1, "search": {**state, "cache": start.cache}},
+                lambda: {"turn": now, "search": run.advance(state)},
+            )
+
+        if start.read is None:
+            return search()
+        return ops.cond(now < searches, read, search)
+
+    first = searches if start.read is None else reads
+    state = {"turn": ops.as_scalar(first), "search": run.first(start, None)}
+    more = run.limit + (closed - first)
+    return ops.while_loop(lambda s: s["turn"] < closed, turn, state, more)["search"]
 
 
 class Search:
@@ -344,7 +389,7 @@ class Search:
         if self.scored:
             gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         else:
-            gain = ops.max(logits, axis=1, keepdims=True)
+            gain = self.no_gain(logits)
         scores = state["scores"] + ops.where(done, 0.0, gain)
         tokens = ops.where(done, self.pad, ids)
         running = ops.append(state["running"], tokens, made, axis=1)
@@ -358,6 +403,14 @@ class Search:
             "scores": scores,
             "tokens": tokens,
         }
+
+    def no_gain(self, logits):
+        """0 where a softmax of the logits (R, V) is one, else NaN: (R, 1)."""
+        # XLA's maximum passes over NaN, and a sum of finite numbers may overflow.
+        share = ops.sum(logits * (1.0 / self.size), axis=1, keepdims=True)
+        best = ops.max(logits, axis=1, keepdims=True)
+        fine = (share < math.inf) & (best > -math.inf)
+        return ops.where(fine, 0.0, math.nan)
 
     def next_tokens(self, logits, state):
         """The best tokens, or drawn ones, and whether they end their sequence.
@@ -445,7 +498,10 @@ class Search:
         )
         width = ops.dim(best, 1)
         best = ops.reshape(best, (batch, beams, width))
-        best = ops.expand_dims(state["scores"], 2) + best
+        scores = ops.expand_dims(state["scores"], 2)
+        # What has no number wins, so that it is seen, unless it never counts.
+        lost = ops.where(scores > IMPOSSIBLE / 2, math.inf, IMPOSSIBLE)
+        best = ops.where(best >= -math.inf, scores + best, lost)
         best = ops.reshape(best, (batch, beams * width))
         ids = ops.reshape(ids, (batch, beams * width))
         origin = ops.expand_dims(ops.arange(beams * width) // width, 0)

@@ -82,6 +82,7 @@ from kzoo.ops.nn import (
     split_heads,
     std_norm,
 )
+from kzoo.ops.onnx_graph import saves_memory
 
 __all__ = [
     "ACTIVATIONS",
@@ -135,6 +136,7 @@ __all__ = [
     "reshape",
     "rms_norm",
     "rotate",
+    "saves_memory",
     "shape",
     "sigmoid",
     "silu",

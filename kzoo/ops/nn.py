@@ -55,6 +55,10 @@ def linear(x, kernel, bias=None):
 
 @linear.emits
 def _(graph, x, kernel, bias=None):
+    kernel = graph.lift(kernel)
+    if graph.root.low_memory and kernel.name in graph.root.initializers:
+        # By what is not packed a row is multiplied fastest along its rows.
+        return _gemm(graph, x, graph.turned(kernel), bias, transposed=True)
     return _gemm(graph, x, kernel, bias)
 
 

@@ -39,6 +39,15 @@ def is_building():
     return bool(getattr(_active, "stack", None))
 
 
+def saves_memory():
+    """Whether a graph is being built that shall need little memory where it runs.
+
+    onnxruntime packs the matrices that a loop reads, and holds both forms while it
+    opens a file, but not those that a branch in a loop reads.
+    """
+    return is_building() and current_graph().root.low_memory
+
+
 def current_graph():
     """The graph that ops on `OnnxValue` emit into.
 
@@ -165,9 +174,17 @@ class OnnxGraph:
         parent: the enclosing graph; its values may be used here.
         loop: this is the body of a `Loop`: what does not change in it is computed
             before it.
+        low_memory: it is for a runtime that has little, see `saves_memory`.
     """
 
-    def __init__(self, opset=DEFAULT_OPSET, names=None, parent=None, loop=False):
+    def __init__(
+        self,
+        opset=DEFAULT_OPSET,
+        names=None,
+        parent=None,
+        loop=False,
+        low_memory=False,
+    ):
         self.parent, self.loop = parent, loop
         self.depth = parent.depth + 1 if parent else 0
         self.root = parent.root if parent else self
@@ -176,6 +193,7 @@ class OnnxGraph:
         self._cache = {}  # nodes that give the same value wherever they are asked for
         if not parent:
             self.opset, self.names = opset, names or {}
+            self.low_memory = low_memory
             self.lengths = {}  # name of a scalar in some shape -> the scalar
             self.factors = {}  # name of a product of lengths -> what it is made of
             self.told = {}  # name -> the value whose shape the file tells; see `tell`
@@ -439,6 +457,16 @@ class OnnxGraph:
             shape,
             variables[0].dtype,
             lambda: np.concatenate([to_numpy(v) for v in variables], axis=-1),
+        )
+
+    def turned(self, matrix):
+        """A stored matrix as it is stored the other way, which the file then holds."""
+        dtype, shape, read = self.root.initializers[matrix.name]
+        return self.stored(
+            f"{matrix.name}_transposed",
+            shape[::-1],
+            dtype,
+            lambda: np.ascontiguousarray(to_numpy(read()).T),
         )
 
     def stored(self, name, shape, dtype, read):

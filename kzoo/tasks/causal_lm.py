@@ -143,15 +143,18 @@ class CausalLM(LanguageModel):
         )
         # Places of padding before each row's first token; a row's own counting.
         padding = ops.expand_dims(length - ops.maximum(real - 1, 0), 1)
-        layers = self.decoder.empty_cache(
+        empty = self.decoder.empty_cache(
             batch, None if ops.buffers_grow() else length + entries
         )
-        _, layers = self._decode(before, layers, Place.behind(0), padding)
+
+        def read():
+            return self._decode(before, empty, Place.behind(0), padding)[1]
+
         place = ops.expand_dims(ops.arange(length) + 1, 0)
         prompt = ops.where(place > length - ops.expand_dims(real, 1), ids, -1)
         seen = ops.expand_dims(ops.arange(length), 0) >= padding
         fixed = {"padding": padding}
-        return Start(tokens, layers, length, fixed, prompt=prompt, seen=seen)
+        return Start(tokens, empty, length, fixed, prompt, seen, read)
 
     def step(self, tokens, cache, place, fixed):
         """Reads a token of every beam; see `kzoo.generation.search`."""
@@ -172,7 +175,7 @@ class CausalLM(LanguageModel):
             float (B, V); a list of keys and values, float (B, K, P, H), one a layer;
             and a dict of the `kept_arguments`.
         """
-        start = self.start(inputs, None)
+        start = self.start(inputs, None).filled()
         return *self._one_step(*start[:4]), start.fixed
 
     def resume(self, tokens, layers, kept):

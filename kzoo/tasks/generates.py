@@ -183,7 +183,9 @@ class Generates(Task):
                 batch = self._search_batch([prompts[i] for i in rows], rows, own)
                 sequences, values = run(*batch)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
-                real = np.isfinite(value) & (value > IMPOSSIBLE / 2)
+                if not (value < np.inf).all():
+                    self._check_numbers()
+                real = value > IMPOSSIBLE / 2
                 if not real.any():
                     self._check_numbers(prompts[row] if options.beams > 1 else None)
                 results[row] = [
@@ -349,7 +351,7 @@ class Generates(Task):
     def _searched(self, options, arrays, return_scores=False):
         """What a search is compiled for, and a function that reads its arguments."""
         static, names = dict(options.static()), tuple(arrays)
-        static["scores"] = return_scores or options.beams > 1  # beams are ranked by them
+        static["scores"] = return_scores or options.beams > 1  # which ranks by them
         processors = tuple(options.processors)
         used = tuple(map(id, processors))  # they live as long as what is compiled
         grows, limit = ops.buffers_grow(), options.max_new_tokens
@@ -394,7 +396,7 @@ class Generates(Task):
             with self._compiling(jit_compile):
                 state = following(kept, state)
             tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts), 0]
-            if not np.isfinite(keras.ops.convert_to_numpy(state["scores"])).all():
+            if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
                 self._check_numbers()
             now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
             new = [
@@ -421,7 +423,7 @@ class Generates(Task):
 
         def begin(ids, mask, *values):
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            start = self._start(inputs, read(*values), capacity)
+            start = self._start(inputs, read(*values), capacity).filled()
             run = Search(self.step, start, read(*values), **self._ids)
             kept = {"fixed": start.fixed, "index": ops.as_scalar(start.index)}
             if start.prompt is not None:
@@ -443,7 +445,7 @@ class Generates(Task):
         return *begin(*batch), lambda kept, state: advance(kept, state, *batch[2:])
 
     def _check_numbers(self, prompt=None):
-        """Raises `ValueError` where no sequence exists since a number is NaN.
+        """Raises `ValueError` where a sequence is lost since a number is NaN.
 
         Args:
             prompt: ids, where bans may be the reason as well.
@@ -451,8 +453,8 @@ class Generates(Task):
         overflows = prompt is None
         if not overflows:
             ids, mask = self._prompt_batch([prompt])
-            start = self.start({self.prompt_input: ids, self.prompt_mask: mask}, 1)
-            logits, _ = self._one_step(*start[:4])
+            inputs = {self.prompt_input: ids, self.prompt_mask: mask}
+            logits, _ = self._one_step(*self.start(inputs, 1).filled()[:4])
             overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
         self._explain_numbers("generated", "logits" if overflows else None)
 

@@ -138,6 +138,7 @@ def test_a_quantised_export_is_verified_by_its_own_word(
     arguments = ("export", translator, "--out", path, "--quantize", "int8")
     assert "--quantize is of" in refused(*arguments, "--format", "tf_saved_model")
     assert "--quantize is of" in refused(*arguments, "--exporter", "tf2onnx")
+    assert "--low-memory is of" in refused(*arguments, "--low-memory")
     result = run(*arguments, "--report", report)
     assert result.exit_code == 0, result.output
     assert "int8: weights" in result.stdout

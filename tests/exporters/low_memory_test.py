@@ -1,0 +1,153 @@
+"""`low_memory=True`: the same search in a file that needs little memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import kzoo
+from kzoo.exporters import ExportError
+from tests.harness import perturb
+
+SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+MODERN = dict(
+    norm="rms_norm",
+    feed_forward="gated",
+    activation="silu",
+    use_bias=False,
+    num_key_value_heads=2,
+    tie_head=False,
+)
+SEARCHES = [
+    {},
+    dict(max_new_tokens=1),
+    dict(beams=3, num_return_sequences=2, length_penalty=0.6),
+    dict(temperature=0.9, top_k=7, seed=5),
+    dict(repetition_penalty=1.3, no_repeat_ngram_size=2, banned_tokens=[5]),
+    dict(stop_tokens=[6, 7, 8], min_new_tokens=3),
+]
+LOW = dict(format="onnx", low_memory=True)
+
+
+def make(kind, vocabulary_size=29, **changes):
+    model = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
+    perturb(model.named_variables().values())
+    return model
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "portable", "changes"),
+    [
+        (kzoo.CausalLM, True, dict(positions="learned")),
+        (kzoo.CausalLM, False, dict(positions="rotary", **MODERN)),
+        (kzoo.CausalLM, False, dict(positions="alibi", attention_window=3)),
+        (kzoo.Seq2SeqLM, True, dict(positions="relative")),
+        (kzoo.Seq2SeqLM, False, dict(head_bias=True)),
+    ],
+)
+def test_it_searches_as_the_other_file_does(tmp_path, kind, changes, portable):
+    model = make(kind, **changes)
+    name = model.prompt_input
+    for path, options in (("low", LOW), ("other", dict(format="onnx"))):
+        model.export(tmp_path / path, portable=portable, **options)
+    low, other = (session(tmp_path / p / "generate.onnx") for p in ("low", "other"))
+    for ids in (
+        [[5, 6, 7, 8], [0, 0, 9, 10], [11, 12, 0, 0], [13, 0, 0, 0]],
+        [[4]],
+        [[0, 0]],
+    ):
+        for options in SEARCHES:
+            feed = model.search_inputs("onnx", **{"max_new_tokens": 7, **options})
+            feed[name] = np.array(ids)
+            sequences, scores = low.run(["sequences", "scores"], feed)
+            expected, values = other.run(["sequences", "scores"], feed)
+            assert (sequences == expected).all()
+            np.testing.assert_allclose(scores, values, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loop_reads_matrices_in_its_branches_alone(tmp_path):
+    model = make(kzoo.CausalLM, positions="rotary")
+    report = model.export(tmp_path / "model.onnx", **LOW)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    (loop,) = [node for node in graph.node if node.op_type == "Loop"]
+    (body,) = [a.g for a in loop.attribute if a.name == "body"]
+    matrices = {
+        x.name for x in graph.initializer if len(x.dims) == 2 and x.data_type == 1
+    }
+    assert len(matrices) > 8
+    assert matrices.isdisjoint(name for node in body.node for name in node.input)
+    # Each is there once, and the weights are those of the model.
+    assert report.weight_bytes < 1.1 * 4 * model.count_params()
+
+
+def test_text_and_steps_may_be_of_such_a_file(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca cab"], 270, algorithm="bpe")
+    model = make(kzoo.CausalLM, tokenizer.vocabulary_size, tokenizer=tokenizer)
+    report = model.export(tmp_path / "text.onnx", text=True, **LOW)
+    assert {check["function"] for check in report.checks} == {"generate"}
+    report = model.export(tmp_path / "steps", functions=["prefill", "step"], **LOW)
+    assert {check["function"] for check in report.checks} == {"prefill", "step"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(format="genai"),
+        dict(format="tf_saved_model"),
+        dict(format="onnx", quantize="int8"),
+        dict(format="onnx", exporter="tf2onnx"),
+    ],
+)
+def test_other_forms_have_no_such_option(tmp_path, options):
+    with pytest.raises(ExportError, match="low_memory is an option of format='onnx'"):
+        make(kzoo.CausalLM).export(tmp_path / "x", low_memory=True, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+MEASURE = """
+import json, sys
+import numpy as np
+import onnxruntime
+
+def status(name):
+    text = open("/proc/self/status").read()
+    return int(text.split(name + ":")[1].split()[0]) * 1024
+
+before = status("VmRSS")
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.log_severity_level = 1, 3
+session = onnxruntime.InferenceSession(sys.argv[1], options)
+feed = {"token_ids": np.arange(200)[None] + 4, "max_new_tokens": np.array(100)}
+session.run(["sequences"], feed)
+print(json.dumps(status("VmHWM") - before))
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="needs Linux, to measure memory"
+)
+def test_it_needs_little_more_than_weights_and_cache(tmp_path):
+    changes = dict(hidden_dim=512, intermediate_dim=4096, num_layers=3)
+    model = make(kzoo.CausalLM, 400, positions="rotary", **changes)
+    needed = {}
+    for low in (True, False):
+        path = tmp_path / str(low)
+        report = model.export(path, format="onnx", low_memory=low)
+        command = [sys.executable, "-c", MEASURE, path / "generate.onnx"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        needed[low] = json.loads(found.stdout)
+    weights, cache = report.weight_bytes, 300 * 2 * 3 * 512 * 4
+    assert weights > 5e7
+    assert needed[True] < 1.3 * (weights + cache) + 3e7  # the runtime's own
+    assert needed[True] + 0.7 * weights < needed[False]
