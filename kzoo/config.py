@@ -698,3 +698,5 @@ def _check_type(owner, name, value, hint):
         kinds = (*kinds, int)
     if not isinstance(value, kinds):
         raise ValueError(f"{owner}.{name} must be {hint}. Received: {value!r}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{owner}.{name} must be finite. Received: {value!r}.")

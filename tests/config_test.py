@@ -93,7 +93,16 @@ def test_sizes_must_be_positive(name, value):
         stack(**{name: value})
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize(
+    "name", ["embedding_scale", "attention_scale", "norm_epsilon", "dropout"]
+)
+def test_numbers_are_finite(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be.*{value}"):
+        stack(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0])
 @pytest.mark.parametrize(
     "name", ["dropout", "attention_dropout", "feed_forward_dropout"]
 )

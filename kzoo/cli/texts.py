@@ -207,7 +207,7 @@ def read_texts(arguments, input_path):
             f"Give texts as arguments or --input, not both. Received: {len(arguments)} "
             f"texts and --input {input_path}."
         )
-    if arguments:
+    if arguments and list(arguments) != ["-"]:
         return list(arguments)
     if input_path:
         content = Path(input_path).read_bytes()

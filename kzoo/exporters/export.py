@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import numbers
 import time
 from pathlib import Path
 
@@ -102,6 +103,13 @@ def export(
         raise ExportError(
             f"format={format!r} writes a folder, and a path that ends in .onnx is a "
             f"file's. Received: {path}. Name a folder, or export format='onnx'."
+        )
+    own = {"opset": opset, "external_data_threshold": external_data_threshold}
+    for name, number in own.items():
+        if number is None or isinstance(number, numbers.Integral) and number >= 0:
+            continue
+        raise ExportError(
+            f"{name} must be a whole number of at least 0. Received: {number!r}."
         )
     if quantize not in (None, *MODES):
         raise ExportError(
@@ -207,13 +215,7 @@ def export(
                 _describe(task, target)
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
-            report.files = {
-                str(
-                    file.relative_to(partial if single else target)
-                ): file.stat().st_size
-                for file in sorted(partial.rglob("*"))
-                if file.is_file()
-            }
+            report.files = _sizes(partial if single else target)
             if not single:
                 report.save(target / _REPORT)
             install(partial, targets)
@@ -262,7 +264,9 @@ def verify(path, task, inputs=None):
         text = onnx.takes_text(session)
         metadata = session.get_modelmeta().custom_metadata_map
         if metadata.get("exporter") == "tf2onnx":
-            return _verify_converted(path, task, inputs)
+            report = _verify_converted(path, task, inputs)
+            report.files = _sizes(path)
+            return report
     _check_windows(path, metadata, task)
     if format == "tf_saved_model" and not said:
         declared = saved_model.signatures_of(path)
@@ -308,7 +312,11 @@ def verify(path, task, inputs=None):
         if format == "genai":
             genai.verify(task, path, report, some)
         reports.append(report)
-    return joined(reports)
+    report = joined(reports)
+    report.files = _sizes(path)
+    for name in ("opset", "operators", "domains", "weight_bytes"):
+        setattr(report, name, said.get(name, getattr(report, name)))
+    return report
 
 
 def _check_windows(path, metadata, task):
@@ -456,6 +464,18 @@ def _check_target(path, single, overwrite):
             f"{path} is no folder of an artifact alone, and overwrite=True replaces "
             f"nothing else. Choose another path, or remove it. It holds: {files[0]}."
         )
+
+
+def _sizes(path):
+    """Name to bytes of the files of an artifact, a folder's or a file's."""
+    folder, files = path, sorted(path.rglob("*"))
+    if path.is_file():
+        folder, files = path.parent, [path, path.with_suffix(onnx.BESIDE)]
+    return {
+        str(file.relative_to(folder)): file.stat().st_size
+        for file in files
+        if file.is_file()
+    }
 
 
 def _said_of(folder):

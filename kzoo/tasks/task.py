@@ -524,13 +524,36 @@ def load_task(folder):
     described, kind, config = read_folder(folder)
     has_tokenizer = (folder / TOKENIZER_FILE).is_file()
     tokenizer = load_tokenizer(folder) if has_tokenizer else None
-    task = kind(config, tokenizer=tokenizer, **described.get("options", {}))
-    task.set_fine_tuning(described.get("fine_tuning"))
+    try:
+        task = kind(config, tokenizer=tokenizer, **described.get("options", {}))
+        task.set_fine_tuning(described.get("fine_tuning"))
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
     task.load_safetensors(folder / WEIGHTS_FILE)
     loaded = described.get("loaded")
     if loaded is not None:
         task.loaded = LoadReport(loaded["family"], (), (), loaded["said"])
     return task
+
+
+# What a folder's config may say of a task, and what has to be in it.
+_SAID = {"options": (), "fine_tuning": ("frozen", "lora"), "loaded": ("family", "said")}
+
+
+def _check_described(described, kind, config):
+    if not (isinstance(kind, type) and issubclass(kind, Task)):
+        raise ValueError(f"{described['task']} is no task")
+    if config.architecture not in kind.architectures:
+        raise ValueError(f"{kind.__name__} has no {config.architecture!r} model")
+    for name, keys in _SAID.items():
+        said = described.get(name, dict.fromkeys(keys))
+        if not isinstance(said, dict) or not set(keys) <= set(said):
+            raise ValueError(f"{name} must be an object with {[*keys]}, not {said!r}")
+    options = described.get("options", {})
+    signatures = [inspect.signature(base) for base in kind.__mro__[:-1]]
+    unknown = set(options).difference(*(each.parameters for each in signatures))
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no options {sorted(unknown)}")
 
 
 def read_folder(folder):
@@ -549,7 +572,9 @@ def read_folder(folder):
         )
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
-        name, config = described["task"], ModelConfig.from_dict(described["model"])
-        return described, getattr(kzoo.tasks, name), config
+        config = ModelConfig.from_dict(described["model"])
+        kind = getattr(kzoo.tasks, described["task"])
+        _check_described(described, kind, config)
+        return described, kind, config
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a kzoo task: {error}") from error

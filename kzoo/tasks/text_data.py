@@ -189,6 +189,12 @@ class LearnsText(Task):
             raise ValueError(
                 f"{self.name} needs a list of examples, one at least. Received: {x!r}."
             )
+        if isinstance(x, dict):
+            rows = {name: len(values) for name, values in x.items()}
+            if len(set(rows.values())) > 1:
+                raise ValueError(
+                    f"{self.name} needs as many rows of every input. Received: {rows}."
+                )
         first = []
         if isinstance(x, keras.utils.PyDataset):
             first = [x[0]]
@@ -416,13 +422,14 @@ class LearnsText(Task):
             import tensorflow as tf
 
             spec = dataset.element_spec
-            strings = [part.dtype == tf.string for part in tf.nest.flatten(spec)]
+            texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
+            strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
             if not strings[0]:
                 return dataset
             if not (all(strings) or self.numeric_targets):
                 raise ValueError(
-                    f"{self.name} reads pipelines of strings: text, or (source, target)"
-                    f". Received elements of {spec}."
+                    f"{self.name} reads pipelines of strings: text, (source, target), "
+                    f"or (source, target, weight). Received elements of {spec}."
                 )
             example = self._one_element(spec)
             flat = tf.nest.flatten(example)

@@ -94,8 +94,10 @@ def check_shapes(file, expected, path, name, others=False):
         for key in sorted(set(expected) & set(found))
         if found[key] != tuple(expected[key])
     ]
-    if missing or unknown or shapes:
+    kinds = {key: str(file.dtype(key)) for key in sorted(set(expected) & set(found))}
+    kinds = {key: kind for key, kind in kinds.items() if "float" not in kind}
+    if missing or unknown or shapes or kinds:
         raise ValueError(
             f"{path} does not fit {name}. Missing: {missing}. Unknown: {unknown}. "
-            f"Other shapes: {shapes}."
+            f"Other shapes: {shapes}." + f" No floats: {kinds}." * bool(kinds)
         )

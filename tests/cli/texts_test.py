@@ -24,6 +24,7 @@ def test_standard_input_is_read_and_empty_lines_stay(run, translator):
     alone = run("translate", translator, "abc", *FEW).stdout
     result = run("translate", translator, *FEW, input="abc\n\nabc\r\n")
     assert result.stdout == f"{alone}\n{alone}"
+    assert run("translate", translator, "-", *FEW, input="abc").stdout == alone
 
 
 def test_files_are_read_and_written(run, translator, tmp_path):

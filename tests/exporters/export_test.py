@@ -163,7 +163,9 @@ def test_a_saved_model_without_its_report_says_itself_what_it_offers(tmp_path):
     path = tmp_path / "model"
     report = model.export(path, functions=["prefill", "forward"])
     (path / "report.json").unlink()
-    assert set(verify(path, model).functions) == set(report.functions)
+    again = verify(path, model)
+    assert set(again.functions) == set(report.functions)
+    assert sum(again.files.values()) == sum(report.files.values())
     (path / "saved_model.pb").write_bytes(b"no")
     with pytest.raises(ExportError, match="holds no whole SavedModel"):
         verify(path, model)
@@ -571,6 +573,8 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         (dict(path="o.onnx"), "a path that ends in .onnx is a file's"),
         (dict(path="o.onnx", format="genai"), "a path that ends in .onnx is a file's"),
         (dict(format="onnx", opset=12), "opset must be"),
+        (dict(format="onnx", opset="18"), "opset must be a whole number"),
+        (dict(format="onnx", external_data_threshold=-1), "threshold must be a whole"),
         (dict(format="onnx", opset=23, portable=True), "portable=True"),
         (dict(format="onnx", functions=["train"]), "functions must be"),
         (dict(format="onnx", exporter="other"), "exporter must be"),

@@ -132,6 +132,12 @@ def test_tf_data_of_strings():
     strings = model.evaluate(words, words, batch_size=4, verbose=0)
     got = model.evaluate(pairs, verbose=0)
     np.testing.assert_allclose(got, strings, rtol=1e-5)
+    weights = np.arange(16.0, dtype="float32")
+    weighted = tf.data.Dataset.from_tensor_slices((words, words, weights)).batch(4)
+    inputs, targets = model.encode_text(words, words)
+    expected = model.evaluate(inputs, targets, sample_weight=weights, verbose=0)
+    got = model.evaluate(weighted, verbose=0)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     texts = tf.data.Dataset.from_tensor_slices(words).batch(4)
     language_model = compiled(causal(), eager=True)
     history = language_model.fit(texts, epochs=2, verbose=0).history
@@ -176,6 +182,13 @@ def test_the_same_weights_have_the_same_loss_on_every_pipeline():
         np.testing.assert_allclose(
             model.evaluate(*data, verbose=0), expected, rtol=1e-5
         )
+
+
+def test_inputs_of_unequal_rows_are_counted():
+    inputs, _ = seq2seq_ids(WORDS[:8], WORDS[:8])
+    inputs["decoder_token_ids"] = inputs["decoder_token_ids"][:5]
+    with pytest.raises(ValueError, match="'decoder_token_ids': 5"):
+        compiled(seq2seq()).fit(inputs, verbose=0)
 
 
 def batches_of_pairs(pairs):

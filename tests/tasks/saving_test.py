@@ -92,6 +92,10 @@ def test_safetensors_have_the_contract_names(tmp_path):
     for got, want in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(got, want)
 
+    whole = {path: array.astype("int32") for path, array in arrays.items()}
+    save_file(whole, tmp_path / "whole.safetensors")
+    with pytest.raises(ValueError, match="No floats: .*'head/kernel': 'int32'"):
+        model.load_safetensors(tmp_path / "whole.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="damaged.safetensors is no valid"):
         model.load_safetensors(tmp_path / "damaged.safetensors")
@@ -112,6 +116,27 @@ def test_a_folder_has_config_weights_and_tokenizer(make, tokenizer, tmp_path):
         assert loaded.tokenizer is None
     else:
         assert loaded.tokenizer.encode(WORDS) == tokenizer.encode(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "load_task"}, "load_task is no task"),
+        ({"task": "Seq2SeqLM"}, "Seq2SeqLM has no 'decoder' model"),
+        ({"options": [1]}, "options must be an object"),
+        ({"options": {"foo": 1}}, r"has no options \['foo'\]"),
+        ({"fine_tuning": {"foo": 1}}, "fine_tuning must be an object with"),
+        ({"loaded": {}}, "loaded must be an object with"),
+    ],
+)
+def test_a_damaged_config_is_named(tmp_path, changes, message):
+    causal().save_folder(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    for load in (load_task, kzoo.from_preset):
+        with pytest.raises(ValueError, match=message) as error:
+            load(tmp_path)
+        assert "config.json" in str(error.value)
 
 
 def test_a_folder_that_is_no_model_is_named(tmp_path):
