@@ -107,7 +107,8 @@ def export(
         bool,
         typer.Option(
             "--low-memory",
-            help="ONNX that generates in less memory; for one text at a time.",
+            help="ONNX that generates in less memory; slower, most of all where "
+            "several texts come at a time.",
         ),
     ] = False,
     overwrite: Annotated[

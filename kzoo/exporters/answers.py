@@ -68,7 +68,7 @@ def answers_from(task, sessions):
                 "The artifact holds the processors of the task alone. Received: "
                 f"processors={options['processors']!r}."
             )
-        held = ("row", "processors", "scores")
+        held = ("row", "processors", "return_scores")
         inputs, row = _unmasked(task, inputs), options["row"]
         options = {k: v for k, v in options.items() if k not in held}
         if "temperature" not in options:

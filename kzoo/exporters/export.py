@@ -78,11 +78,12 @@ def export(
             stop string ends an answer, all of its last token is in it: the caller cuts
             it before the stop, as the task's `generate` does.
         low_memory: of ONNX, `generate` needs little more memory than weights and cache,
-            two thirds of what it needs else, since onnxruntime does not pack the
-            weights. One row then takes a fifth more time, and few take twice the time.
+            two thirds of what it needs else, since onnxruntime does not pack a
+            decoder's weights. One row then takes a fifth more time, more rows up to
+            twice the time. Encoders, and `forward`, need what they need else.
 
     The scores that a file gives are -1e30 for a sequence that does not exist, where the
-    task's `generate` gives -inf.
+    task's `generate` gives -inf, and NaN where it raises since numbers were lost.
 
     Returns:
         An `ExportReport`.
@@ -104,12 +105,13 @@ def export(
             f"format={format!r} writes a folder, and a path that ends in .onnx is a "
             f"file's. Received: {path}. Name a folder, or export format='onnx'."
         )
-    own = {"opset": opset, "external_data_threshold": external_data_threshold}
-    for name, number in own.items():
-        if number is None or isinstance(number, numbers.Integral) and number >= 0:
-            continue
+    if not (opset is None or isinstance(opset, numbers.Integral)):
+        raise ExportError(f"opset must be a whole number. Received: {opset!r}.")
+    least = 0 if external_data_threshold is None else external_data_threshold
+    if not (isinstance(least, numbers.Real) and least >= 0):
         raise ExportError(
-            f"{name} must be a whole number of at least 0. Received: {number!r}."
+            "external_data_threshold must be a number of bytes, at least 0. Received: "
+            f"{external_data_threshold!r}."
         )
     if quantize not in (None, *MODES):
         raise ExportError(
@@ -122,8 +124,8 @@ def export(
         )
     if low_memory and (format != "onnx" or exporter != "kzoo" or quantize):
         raise ExportError(
-            "low_memory is an option of format='onnx', exporter='kzoo', for weights in "
-            f"float32. Received: format={format!r}, exporter={exporter!r}, "
+            "low_memory is an option of format='onnx', exporter='kzoo', without "
+            f"quantize. Received: format={format!r}, exporter={exporter!r}, "
             f"quantize={quantize!r}."
         )
     if exporter == "tf2onnx":
@@ -156,6 +158,11 @@ def export(
     else:  # the functions that pass the cache only where they are asked for
         defaults = [function.name for function in task.export_functions()]
     chosen = _choose(offered, defaults if functions is None else functions, single)
+    if low_memory and "generate" not in [function.name for function in chosen]:
+        raise ExportError(
+            "low_memory is of `generate`. Received: functions="
+            f"{[function.name for function in chosen]}; leave it out."
+        )
     _check_model(task)
     if (format == "tf_saved_model" and (opset or portable)) or (
         format != "onnx" and external_data_threshold
@@ -314,8 +321,6 @@ def verify(path, task, inputs=None):
         reports.append(report)
     report = joined(reports)
     report.files = _sizes(path)
-    for name in ("opset", "operators", "domains", "weight_bytes"):
-        setattr(report, name, said.get(name, getattr(report, name)))
     return report
 
 
@@ -474,7 +479,7 @@ def _sizes(path):
     return {
         str(file.relative_to(folder)): file.stat().st_size
         for file in files
-        if file.is_file()
+        if file.is_file() and file.name != _REPORT
     }
 
 

@@ -33,7 +33,7 @@ class Start(NamedTuple):
         prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
         seen: bool (B, N), which entries are no padding, as `step` has it of one beam
             by itself; `None` where none is padding.
-        read: a function without arguments that gives a cache with those N entries,
+        prefill: a function without arguments that gives a cache with those N entries,
             where `cache` is still empty; or `None`.
     """
 
@@ -43,13 +43,13 @@ class Start(NamedTuple):
     fixed: object = ()
     prompt: object = None
     seen: object = None
-    read: object = None
+    prefill: object = None
 
-    def filled(self):
+    def prefilled(self):
         """This, with the cache filled."""
-        if self.read is None:
+        if self.prefill is None:
             return self
-        return self._replace(cache=self.read(), read=None)
+        return self._replace(cache=self.prefill(), prefill=None)
 
 
 class Place(NamedTuple):
@@ -121,8 +121,8 @@ def search(
             - `stop_token_ids` int (K,): tokens that end a sequence, too.
             - `automaton` int (S, V), see `TokenAutomaton`; one without states is off.
             - `processors`: functions, see `kzoo.generation.processors`.
-            - `scores`, a bool: without them one beam is spared a softmax, and its
-              scores are 0, or NaN where the softmax would have been.
+            - `return_scores`, a bool: without them one beam is spared a softmax, and
+              its scores are 0, -inf or NaN, finite where they would be.
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.
         vocabulary_size: V.
@@ -130,52 +130,56 @@ def search(
 
     Returns:
         int (B, n, L) sequences of new tokens, best first, and their scores float32
-        (B, n). Where nothing is allowed any more a sequence ends. More sequences than
-        beams are an error of the backend's `top_k`.
+        (B, n), NaN where a sequence's own were lost. Where nothing is allowed any more
+        a sequence ends. More sequences than beams are an error of the backend's
+        `top_k`.
     """
     run = Search(step, start, options, end_token_id, pad_token_id, vocabulary_size)
     if ops.saves_memory():
-        return run.results(_by_turns(run, start))
+        return run.results(_low_memory_loop(run, start))
     return run.results(
         ops.while_loop(
             run.unfinished,
             run.advance,
-            run.first(start.filled(), capacity),
+            run.first(start.prefilled(), capacity),
             options["max_new_tokens"],
         )
     )
 
 
-def _by_turns(run, start):
+def _low_memory_loop(run, start):
     """The last state of a search, by a loop of branches that needs little memory.
 
     See `ops.saves_memory`. A runtime also keeps what a loop begins with, and copies
-    what it ends with: the first turn reads the prompts, and the last drops the cache.
+    what it ends with: the first iteration prefills the cache, and the last drops it.
     """
-    reads, searches, closed = range(3)
+    prefills, decodes, finished = range(3)
 
-    def turn(state):
-        now, state = state["turn"], state["search"]
+    def iterate(state):
+        stage, state = state["stage"], state["search"]
         over = ~run.unfinished(state) | (state["made"] >= run.limit)
 
-        def read():
-            return {"turn": now + 1, "search": {**state, "cache": start.read()}}
+        def prefill():
+            return {"stage": stage + 1, "search": {**state, "cache": start.prefill()}}
 
-        def search():
+        def decode():
             return ops.cond(
                 over,
-                lambda: {"turn": now + 1, "search": {**state, "cache": start.cache}},
-                lambda: {"turn": now, "search": run.advance(state)},
+                lambda: {"stage": stage + 1, "search": {**state, "cache": start.cache}},
+                lambda: {"stage": stage, "search": run.advance(state)},
             )
 
-        if start.read is None:
-            return search()
-        return ops.cond(now < searches, read, search)
+        if start.prefill is None:
+            return decode()
+        return ops.cond(stage < decodes, prefill, decode)
 
-    first = searches if start.read is None else reads
-    state = {"turn": ops.as_scalar(first), "search": run.first(start, None)}
-    more = run.limit + (closed - first)
-    return ops.while_loop(lambda s: s["turn"] < closed, turn, state, more)["search"]
+    first = decodes if start.prefill is None else prefills
+    state = {"stage": ops.as_scalar(first), "search": run.first(start, None)}
+    unbounded = 2**62  # `over` bounds it
+    state = ops.while_loop(
+        lambda state: state["stage"] < finished, iterate, state, unbounded
+    )
+    return state["search"]
 
 
 class Search:
@@ -221,7 +225,7 @@ class Search:
             self.own = ops.reshape(same, (self.rows, self.beams))
         self.pads = ops.full((batch, self.beams), self.pad, "int32")
         self.longest = self.divisor(self.limit)
-        self.scored = options.get("scores", True)
+        self.scored = options.get("return_scores", True)
         self._read_sampling(options)
         self._read_processing(options, start.prompt)
 
@@ -325,8 +329,8 @@ class Search:
         logits = ops.cast(ops.reshape(logits, (-1, self.size)), "float32")
         state = state if seen is None else {**state, "seen": seen}
 
-        # A branch does not hold the step itself: runtimes prepare the weights that a
-        # loop reads, but not those of a loop in a branch.
+        # A branch does not hold the step itself, unless it saves memory: runtimes
+        # prepare the weights that a loop reads, but not those of a branch in it.
         new = ops.cond(
             self.beams > 1,
             lambda: self.beam(state, logits),
@@ -389,7 +393,7 @@ class Search:
         if self.scored:
             gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         else:
-            gain = self.no_gain(logits)
+            gain = self.unscored(logits, ids)
         scores = state["scores"] + ops.where(done, 0.0, gain)
         tokens = ops.where(done, self.pad, ids)
         running = ops.append(state["running"], tokens, made, axis=1)
@@ -404,13 +408,15 @@ class Search:
             "tokens": tokens,
         }
 
-    def no_gain(self, logits):
-        """0 where a softmax of the logits (R, V) is one, else NaN: (R, 1)."""
+    def unscored(self, logits, ids):
+        """0 where ids (R, 1) have a finite log p, -inf, or NaN as it is: (R, 1)."""
         # XLA's maximum passes over NaN, and a sum of finite numbers may overflow.
         share = ops.sum(logits * (1.0 / self.size), axis=1, keepdims=True)
         best = ops.max(logits, axis=1, keepdims=True)
         fine = (share < math.inf) & (best > -math.inf)
-        return ops.where(fine, 0.0, math.nan)
+        chosen = ops.take_along_axis(logits, ids, axis=1)
+        gain = ops.where(chosen > -math.inf, 0.0, -math.inf)
+        return ops.where(fine, gain, math.nan)
 
     def next_tokens(self, logits, state):
         """The best tokens, or drawn ones, and whether they end their sequence.
@@ -565,6 +571,7 @@ class Search:
             ops.concatenate([state["ended_scores"], still], axis=1), self.beams
         )
         scores, best = ops.top_k(scores, self.count)
+        scores = ops.where(scores < math.inf, scores, math.nan)
         source = self._at([self.row, self.rows + self.row], chosen)
         pool = ops.concatenate([state["ended"], state["running"]], axis=0)
         return ops.take(pool, self._at([source], best), axis=0), scores

@@ -58,7 +58,7 @@ def _(graph, x, kernel, bias=None):
     kernel = graph.lift(kernel)
     if graph.root.low_memory and kernel.name in graph.root.initializers:
         # By what is not packed a row is multiplied fastest along its rows.
-        return _gemm(graph, x, graph.turned(kernel), bias, transposed=True)
+        return _gemm(graph, x, graph.transposed(kernel), bias, transposed=True)
     return _gemm(graph, x, kernel, bias)
 
 

@@ -459,7 +459,7 @@ class OnnxGraph:
             lambda: np.concatenate([to_numpy(v) for v in variables], axis=-1),
         )
 
-    def turned(self, matrix):
+    def transposed(self, matrix):
         """A stored matrix as it is stored the other way, which the file then holds."""
         dtype, shape, read = self.root.initializers[matrix.name]
         return self.stored(

@@ -147,14 +147,14 @@ class CausalLM(LanguageModel):
             batch, None if ops.buffers_grow() else length + entries
         )
 
-        def read():
+        def prefill():
             return self._decode(before, empty, Place.behind(0), padding)[1]
 
         place = ops.expand_dims(ops.arange(length) + 1, 0)
         prompt = ops.where(place > length - ops.expand_dims(real, 1), ids, -1)
         seen = ops.expand_dims(ops.arange(length), 0) >= padding
         fixed = {"padding": padding}
-        return Start(tokens, empty, length, fixed, prompt, seen, read)
+        return Start(tokens, empty, length, fixed, prompt, seen, prefill)
 
     def step(self, tokens, cache, place, fixed):
         """Reads a token of every beam; see `kzoo.generation.search`."""
@@ -175,7 +175,7 @@ class CausalLM(LanguageModel):
             float (B, V); a list of keys and values, float (B, K, P, H), one a layer;
             and a dict of the `kept_arguments`.
         """
-        start = self.start(inputs, None).filled()
+        start = self.start(inputs, None).prefilled()
         return *self._one_step(*start[:4]), start.fixed
 
     def resume(self, tokens, layers, kept):

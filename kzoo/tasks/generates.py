@@ -184,7 +184,7 @@ class Generates(Task):
                 sequences, values = run(*batch)
             for row, sequence, value in zip(rows, sequences, values, strict=False):
                 if not (value < np.inf).all():
-                    self._check_numbers()
+                    self._check_numbers(processed=bool(options.processors))
                 real = value > IMPOSSIBLE / 2
                 if not real.any():
                     self._check_numbers(prompts[row] if options.beams > 1 else None)
@@ -351,7 +351,8 @@ class Generates(Task):
     def _searched(self, options, arrays, return_scores=False):
         """What a search is compiled for, and a function that reads its arguments."""
         static, names = dict(options.static()), tuple(arrays)
-        static["scores"] = return_scores or options.beams > 1  # which ranks by them
+        # Beams are ranked by them.
+        static["return_scores"] = return_scores or options.beams > 1
         processors = tuple(options.processors)
         used = tuple(map(id, processors))  # they live as long as what is compiled
         grows, limit = ops.buffers_grow(), options.max_new_tokens
@@ -423,7 +424,7 @@ class Generates(Task):
 
         def begin(ids, mask, *values):
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            start = self._start(inputs, read(*values), capacity).filled()
+            start = self._start(inputs, read(*values), capacity).prefilled()
             run = Search(self.step, start, read(*values), **self._ids)
             kept = {"fixed": start.fixed, "index": ops.as_scalar(start.index)}
             if start.prompt is not None:
@@ -444,19 +445,21 @@ class Generates(Task):
         advance = self.compiled_function(("advance", *key), advance, None).tensors
         return *begin(*batch), lambda kept, state: advance(kept, state, *batch[2:])
 
-    def _check_numbers(self, prompt=None):
+    def _check_numbers(self, prompt=None, processed=False):
         """Raises `ValueError` where a sequence is lost since a number is NaN.
 
         Args:
             prompt: ids, where bans may be the reason as well.
+            processed: whether processors may be.
         """
         overflows = prompt is None
         if not overflows:
             ids, mask = self._prompt_batch([prompt])
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            logits, _ = self._one_step(*self.start(inputs, 1).filled()[:4])
+            logits, _ = self._one_step(*self.start(inputs, 1).prefilled()[:4])
             overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
-        self._explain_numbers("generated", "logits" if overflows else None)
+        logits = "logits, or what processors made of them," if processed else "logits"
+        self._explain_numbers("generated", logits if overflows else None)
 
     def _texts(self, rows):
         """The strings of ids, of which those beyond the tokenizer's write nothing."""

@@ -195,7 +195,7 @@ class Seq2SeqLM(LanguageModel):
             float (B, V); a list of keys and values, float (B, K, 1, H), one a layer;
             and a dict of the `kept_arguments`.
         """
-        start = self.start(inputs, None)
+        start = self.start(inputs, None).prefilled()
         logits, layers = self._one_step(*start[:4])
         mask, *names = [argument.name for argument in self.kept_arguments()]
         heads = self.config.decoder.num_key_value_heads

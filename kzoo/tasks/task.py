@@ -207,8 +207,8 @@ class Task(FineTunes, Model):
         """Reads weights written by `save_safetensors`.
 
         Raises:
-            ValueError: a weight is missing, unknown or of another shape; all are named
-                and nothing is loaded.
+            ValueError: a weight is missing, unknown, of another shape or no float; all
+                are named and nothing is loaded.
         """
         own = self.named_variables()
         with open_file(path) as file:
@@ -525,13 +525,13 @@ def load_task(folder):
     has_tokenizer = (folder / TOKENIZER_FILE).is_file()
     tokenizer = load_tokenizer(folder) if has_tokenizer else None
     try:
-        task = kind(config, tokenizer=tokenizer, **described.get("options", {}))
-        task.set_fine_tuning(described.get("fine_tuning"))
-    except ValueError as error:
+        task = kind(config, tokenizer=tokenizer, **described["options"])
+        task.set_fine_tuning(described["fine_tuning"])
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
     task.load_safetensors(folder / WEIGHTS_FILE)
-    loaded = described.get("loaded")
-    if loaded is not None:
+    loaded = described["loaded"]
+    if loaded:
         task.loaded = LoadReport(loaded["family"], (), (), loaded["said"])
     return task
 
@@ -540,20 +540,22 @@ def load_task(folder):
 _SAID = {"options": (), "fine_tuning": ("frozen", "lora"), "loaded": ("family", "said")}
 
 
-def _check_described(described, kind, config):
+def _checked(described, kind, config):
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise ValueError(f"{described['task']} is no task")
     if config.architecture not in kind.architectures:
         raise ValueError(f"{kind.__name__} has no {config.architecture!r} model")
-    for name, keys in _SAID.items():
-        said = described.get(name, dict.fromkeys(keys))
-        if not isinstance(said, dict) or not set(keys) <= set(said):
-            raise ValueError(f"{name} must be an object with {[*keys]}, not {said!r}")
-    options = described.get("options", {})
+    said = {name: described.get(name) or {} for name in _SAID}
+    for name, value in said.items():
+        keys = [*_SAID[name]] if value else []
+        if not isinstance(value, dict) or not set(keys) <= set(value):
+            raise ValueError(f"{name} must be an object, with {keys}, not {value!r}")
+    options = said["options"]
     signatures = [inspect.signature(base) for base in kind.__mro__[:-1]]
     unknown = set(options).difference(*(each.parameters for each in signatures))
     if unknown:
         raise ValueError(f"{kind.__name__} has no options {sorted(unknown)}")
+    return described | said
 
 
 def read_folder(folder):
@@ -574,7 +576,6 @@ def read_folder(folder):
         described = json.loads(path.read_text(encoding="utf-8"))
         config = ModelConfig.from_dict(described["model"])
         kind = getattr(kzoo.tasks, described["task"])
-        _check_described(described, kind, config)
-        return described, kind, config
+        return _checked(described, kind, config), kind, config
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a kzoo task: {error}") from error

@@ -190,7 +190,11 @@ class LearnsText(Task):
                 f"{self.name} needs a list of examples, one at least. Received: {x!r}."
             )
         if isinstance(x, dict):
-            rows = {name: len(values) for name, values in x.items()}
+            rows = {
+                name: values.shape[0]
+                for name, values in x.items()
+                if len(getattr(values, "shape", ()))
+            }
             if len(set(rows.values())) > 1:
                 raise ValueError(
                     f"{self.name} needs as many rows of every input. Received: {rows}."
@@ -426,7 +430,13 @@ class LearnsText(Task):
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
             if not strings[0]:
                 return dataset
-            if not (all(strings) or self.numeric_targets):
+            weights = spec[2:] if isinstance(spec, tuple) else ()
+            numbers = [part.dtype != tf.string for part in tf.nest.flatten(weights)]
+            if not (
+                (all(strings) or self.numeric_targets)
+                and all(numbers)
+                and len(weights) < 2
+            ):
                 raise ValueError(
                     f"{self.name} reads pipelines of strings: text, (source, target), "
                     f"or (source, target, weight). Received elements of {spec}."

@@ -313,12 +313,12 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
     config = config.replace_in_stacks(**rates)
     same = name is None or getattr(tasks, name) is kind
     kind = kind if same else getattr(tasks, name)
-    own = described.get("options", {}) if same else {}
+    own = described["options"] if same else {}
     labels = (own.get("labels"), options.get("labels"))
     if tokenizer is None and (folder / TOKENIZER_FILE).is_file():
         tokenizer = load_tokenizer(folder)
     path = folder / WEIGHTS_FILE
-    adapted = described.get("fine_tuning")
+    adapted = described["fine_tuning"]
     if adapted and not same:
         # Of the adapters another task has the sums.
         made = kind(config, tokenizer=tokenizer, dtype=dtype, **options)
@@ -348,7 +348,7 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
         with shown(fill, kept.values()) as fill_and_show:
             for name, variable in kept.items():
                 read_into(variable, file, name, fill_and_show)
-    loaded = described.get("loaded") or {}
+    loaded = described["loaded"]
     made.loaded = LoadReport(
         loaded.get("family"), tuple(sorted(new)), (), loaded.get("said", {})
     )

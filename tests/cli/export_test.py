@@ -56,6 +56,15 @@ def test_the_model_s_own_folder_is_never_overwritten(refused, translator):
     assert {file: file.read_bytes() for file in translator.iterdir()} == before
 
 
+def test_a_file_may_need_little_memory(run, writer, tmp_path):
+    path = tmp_path / "low"
+    result = run("export", writer, "--out", path, "--format", "onnx", "--low-memory")
+    assert result.exit_code == 0, result.output
+    assert "_transposed" in (path / "generate.onnx").read_bytes().decode("latin-1")
+    result = run("verify", path, "--against", writer)
+    assert "0.00 MB" not in result.stdout and result.exit_code == 0
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("model", ["translator", "writer"])
 def test_tf2onnx_writes_the_forward_pass(run, refused, request, model, tmp_path):

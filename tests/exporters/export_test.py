@@ -314,7 +314,7 @@ def test_large_weights_go_to_a_file_beside(tmp_path):
     report = model.export(path, format="onnx", external_data_threshold=10_000)
     assert set(report.files) == {"model.onnx", "model.weights.bin"}
     assert report.files["model.onnx"] < 200_000
-    verify(path, model)
+    assert verify(path, model).files == report.files
     with pytest.raises(ExportError, match="exists"):
         model.export(path, format="onnx")
 
@@ -574,7 +574,8 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         (dict(path="o.onnx", format="genai"), "a path that ends in .onnx is a file's"),
         (dict(format="onnx", opset=12), "opset must be"),
         (dict(format="onnx", opset="18"), "opset must be a whole number"),
-        (dict(format="onnx", external_data_threshold=-1), "threshold must be a whole"),
+        (dict(format="onnx", functions=["step"], low_memory=True), "is of `generate`"),
+        (dict(format="onnx", external_data_threshold=-1), "threshold must be a number"),
         (dict(format="onnx", opset=23, portable=True), "portable=True"),
         (dict(format="onnx", functions=["train"]), "functions must be"),
         (dict(format="onnx", exporter="other"), "exporter must be"),

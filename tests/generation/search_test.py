@@ -136,7 +136,7 @@ def test_what_is_not_scored_is_the_same(fixed):
     options = dict(max_new_tokens=9, beams=1, temperature=0.8, seed=3)
     with ops.fixed_buffers(fixed or keras.backend.backend() == "jax"):
         expected, _ = run(table, STARTS, PROMPT, **options)
-        sequences, scores = run(table, STARTS, PROMPT, **options, scores=False)
+        sequences, scores = run(table, STARTS, PROMPT, **options, return_scores=False)
     assert (sequences == expected).all()
     assert (scores == 0).all()
 

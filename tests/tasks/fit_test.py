@@ -138,6 +138,10 @@ def test_tf_data_of_strings():
     expected = model.evaluate(inputs, targets, sample_weight=weights, verbose=0)
     got = model.evaluate(weighted, verbose=0)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
+    for wrong in ((words, words, words), (words, words, weights, weights)):
+        dataset = tf.data.Dataset.from_tensor_slices(wrong).batch(4)
+        with pytest.raises(ValueError, match="or \\(source, target, weight\\)"):
+            model.evaluate(dataset, verbose=0)
     texts = tf.data.Dataset.from_tensor_slices(words).batch(4)
     language_model = compiled(causal(), eager=True)
     history = language_model.fit(texts, epochs=2, verbose=0).history

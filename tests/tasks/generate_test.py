@@ -350,6 +350,15 @@ def test_a_number_that_is_only_large_is_one(number):
                 assert found == expected
 
 
+@pytest.mark.parametrize("return_scores", [False, True])
+def test_what_is_forced_though_it_is_impossible_is_no_result(return_scores):
+    model = with_bias(np.where(np.arange(VOCABULARY) == 7, -np.float32("inf"), 0))
+    with pytest.raises(ValueError, match="head/bias"):
+        model.generate(
+            [[5, 6]], max_new_tokens=3, forced_prefix=[7], return_scores=return_scores
+        )
+
+
 def test_no_beam_is_lost_without_a_word():
     model = make(kzoo.CausalLM, tie_head=False)
     table = model.decoder.token_embedding.embeddings

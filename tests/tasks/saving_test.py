@@ -125,8 +125,8 @@ def test_a_folder_has_config_weights_and_tokenizer(make, tokenizer, tmp_path):
         ({"task": "Seq2SeqLM"}, "Seq2SeqLM has no 'decoder' model"),
         ({"options": [1]}, "options must be an object"),
         ({"options": {"foo": 1}}, r"has no options \['foo'\]"),
-        ({"fine_tuning": {"foo": 1}}, "fine_tuning must be an object with"),
-        ({"loaded": {}}, "loaded must be an object with"),
+        ({"fine_tuning": {"foo": 1}}, "fine_tuning must be an object, with"),
+        ({"loaded": {"family": "bert"}}, "loaded must be an object, with"),
     ],
 )
 def test_a_damaged_config_is_named(tmp_path, changes, message):
