@@ -12,6 +12,23 @@ from kzoo.ops.onnx_file import write_model
 from kzoo.ops.onnx_graph import DEFAULT_OPSET, PORTABLE_OPSET, OnnxGraph
 from tests.reference import Reference
 
+# Sizes of a task that is exported, and what younger models have in place of defaults.
+SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
+MODERN = dict(
+    norm="rms_norm",
+    feed_forward="gated",
+    activation="silu",
+    use_bias=False,
+    num_key_value_heads=2,
+)
+
+
+def small_task(kind, vocabulary_size=29, **changes):
+    """A task of `SMALL` sizes, perturbed."""
+    task = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
+    perturb(task.named_variables().values())
+    return task
+
 
 def to_numpy(structure):
     """Tensors to arrays, in any nesting; 16-bit floats to float32."""

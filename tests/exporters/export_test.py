@@ -20,23 +20,14 @@ from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, names_of, write
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
+from tests import harness
 from tests.harness import perturb
 
-SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
-MODERN = dict(
-    norm="rms_norm",
-    feed_forward="gated",
-    activation="silu",
-    use_bias=False,
-    num_key_value_heads=1,
-    tie_head=False,
-)
+MODERN = harness.MODERN | dict(num_key_value_heads=1, tie_head=False)
 
 
-def make(kind=kzoo.Seq2SeqLM, vocabulary_size=29, **changes):
-    model = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
-    perturb(model.named_variables().values())
-    return model
+def make(kind=kzoo.Seq2SeqLM, **changes):
+    return harness.small_task(kind, **changes)
 
 
 def until_end(model, ids):

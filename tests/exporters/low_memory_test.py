@@ -7,22 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import kzoo
 from kzoo.exporters import ExportError
-from tests.harness import perturb
+from kzoo.exporters.onnx import open_session
+from tests.harness import MODERN, perturb
+from tests.harness import small_task as make
 
-SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
-MODERN = dict(
-    norm="rms_norm",
-    feed_forward="gated",
-    activation="silu",
-    use_bias=False,
-    num_key_value_heads=2,
-    tie_head=False,
-)
 SEARCHES = [
     {},
     dict(max_new_tokens=1),
@@ -38,23 +30,11 @@ WITHOUT_LIMIT = dict(forced_prefix=[9, 2], max_new_tokens=2**63 - 1)  # 2 is the
 LOW = dict(format="onnx", low_memory=True)
 
 
-def make(kind, vocabulary_size=29, **changes):
-    model = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
-    perturb(model.named_variables().values())
-    return model
-
-
-def session(path):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(path, options)
-
-
 @pytest.mark.parametrize(
     ("kind", "portable", "changes"),
     [
         (kzoo.CausalLM, True, dict(positions="learned")),
-        (kzoo.CausalLM, False, dict(positions="rotary", **MODERN)),
+        (kzoo.CausalLM, False, dict(positions="rotary", tie_head=False, **MODERN)),
         (kzoo.CausalLM, False, dict(positions="alibi", attention_window=3)),
         (kzoo.Seq2SeqLM, True, dict(positions="relative")),
         (kzoo.Seq2SeqLM, False, dict(head_bias=True)),
@@ -65,7 +45,10 @@ def test_it_searches_as_the_other_file_does(tmp_path, kind, changes, portable):
     name, bounded = model.prompt_input, model.config.decoder.positions == "learned"
     for path, options in (("low", LOW), ("other", dict(format="onnx"))):
         model.export(tmp_path / path, portable=portable, **options)
-    low, other = (session(tmp_path / p / "generate.onnx") for p in ("low", "other"))
+    low, other = (
+        open_session(tmp_path / path / "generate.onnx", prepacked=True)
+        for path in ("low", "other")
+    )
     for ids in (
         [[5, 6, 7, 8], [0, 0, 9, 10], [11, 12, 0, 0], [13, 0, 0, 0]],
         [[4]],

@@ -9,6 +9,7 @@ from kzoo.config import StackConfig
 from kzoo.layers import Block
 from kzoo.models import Decoder, Encoder
 from tests.harness import (
+    MODERN,
     Wrapper,
     check_exports,
     check_layer,
@@ -25,13 +26,6 @@ MEMORY = RANDOM.normal(size=(B, S, M)).astype("float32")
 PADDED = padding([5, 3], T)[:, None, None]
 MEMORY_PADDED = padding([0, 3], S)[:, None, None]
 IDS = RANDOM.integers(0, 23, (3, T), dtype="int32")
-MODERN = dict(
-    norm="rms_norm",
-    feed_forward="gated",
-    activation="silu",
-    use_bias=False,
-    num_key_value_heads=2,
-)
 
 
 def config(**changes):
