@@ -108,10 +108,20 @@ def take_turns(workers, turns, **message):
     Returns:
         dict of the workers' names to lists of answers.
     """
-    answers = {worker.name: [] for worker in workers}
+    return take_turns_of(workers, turns, [message])[0]
+
+
+def take_turns_of(workers, turns, messages):
+    """`take_turns` for several messages, all of which are asked in every turn.
+
+    Returns:
+        list of what `take_turns` returns, one a message.
+    """
+    answers = [{worker.name: [] for worker in workers} for _ in messages]
     for turn in range(turns):
-        for worker in workers if turn % 2 == 0 else reversed(workers):
-            answers[worker.name].append(worker.ask(**message))
+        for message, found in zip(messages, answers, strict=True):
+            for worker in workers if turn % 2 == 0 else reversed(workers):
+                found[worker.name].append(worker.ask(**message))
     return answers
 
 

@@ -157,10 +157,9 @@ def main():
         draws = random.Random(0)
         ids = [draws.randrange(3, args.vocabulary_size) for _ in range(args.prompt)]
         first = [w.ask(ids=ids, count=args.new_tokens)["tokens"] for w in workers]
-        answers = {
-            count: _duel.take_turns(workers, args.turns, ids=ids, count=count)
-            for count in lengths
-        }
+        messages = [dict(ids=ids, count=count) for count in lengths]
+        answers = _duel.take_turns_of(workers, args.turns, messages)
+        answers = dict(zip(lengths, answers, strict=True))
         memory = {w.name: w.ask(verb="memory") for w in workers}
         versions = {w.name: w.ask(verb="versions") for w in workers}
         for worker in workers:

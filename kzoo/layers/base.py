@@ -108,7 +108,7 @@ class Embedding(Emits, LoRA, keras.layers.Embedding):
     def call(self, inputs):
         """Int ids (...) to float (..., D)."""
         if ops.is_onnx(inputs):
-            return ops.take(self.embeddings, inputs)
+            return ops.embedding(inputs, self.embeddings)
         return super().call(inputs)
 
     def attend(self, x):

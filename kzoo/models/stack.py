@@ -192,7 +192,7 @@ class Stack(Model):
             )
         length = key_length = ops.dim(token_ids, 1)
         if cache is not None:
-            key_length = ops.dim(cache[0][0], 2)
+            key_length = ops.cached_length(cache[0])
             if ops.buffers_grow():
                 key_length = key_length + length
         # A fixed cache has a capacity of keys, and alternatives share a position.

@@ -179,7 +179,10 @@ def _(graph, xs, axis):
 
 @op
 def split(x, sections, axis=-1):
-    """Splits into equal parts (an int) or parts of the given sizes (a list)."""
+    """Splits into equal parts (an int) or parts of the given sizes (a list).
+
+    In ONNX the sizes may be scalars from `dim`.
+    """
     if not isinstance(sections, int) and len(set(sections)) == 1:
         sections = len(sections)
     if keras.backend.backend() == "tensorflow":
@@ -196,12 +199,12 @@ def _(graph, x, sections, axis=-1):
     shapes = []
     for size in sections:
         new = list(x.shape)
-        new[axis] = size
+        new[axis] = graph.symbol(size)
         shapes.append(new)
     return graph.node(
         "Split",
         x,
-        np.array(sections),
+        _vector(graph, sections),
         shape=shapes,
         outputs=len(sections),
         axis=axis,

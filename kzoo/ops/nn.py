@@ -1,6 +1,7 @@
 """What a transformer computes: linear maps, norms, activations, attention, rotation."""
 
 import functools
+import operator
 
 import keras
 import numpy as np
@@ -55,10 +56,6 @@ def linear(x, kernel, bias=None):
 
 @linear.emits
 def _(graph, x, kernel, bias=None):
-    kernel = graph.lift(kernel)
-    if graph.root.low_memory and kernel.name in graph.root.initializers:
-        # By what is not packed a row is multiplied fastest along its rows.
-        return _gemm(graph, x, graph.transposed(kernel), bias, transposed=True)
     return _gemm(graph, x, kernel, bias)
 
 
@@ -66,6 +63,7 @@ def _gemm(graph, x, kernel, bias=None, transposed=False):
     """`Gemm` on the rows of x: it adds the bias, and runtimes fuse an activation."""
     kernel = graph.lift(kernel)
     width = kernel.shape[0 if transposed else 1]
+    panels = graph.panels(kernel, transposed)
 
     def product(rows):
         shape = rows.shape[0], width
@@ -73,7 +71,14 @@ def _gemm(graph, x, kernel, bias=None, transposed=False):
             "Gemm", rows, kernel, bias, shape=shape, transB=int(transposed)
         )
 
-    return _by_rows(graph, x, product)
+    def product_by_panels(rows):
+        count, _, columns = panels.shape
+        y = graph.node("MatMul", rows, panels, shape=(count, rows.shape[0], columns))
+        y = ops.reshape(ops.transpose(y, (1, 0, 2)), (-1, count * columns))
+        y = ops.slice_axis(y, 0, width, axis=1) if count * columns > width else y
+        return y if bias is None else y + graph.lift(bias)
+
+    return _by_rows(graph, x, product if panels is None else product_by_panels)
 
 
 def _by_rows(graph, x, function):
@@ -131,6 +136,27 @@ def linear_transposed(x, table):
 @linear_transposed.emits
 def _(graph, x, table):
     return _gemm(graph, x, table, transposed=True)
+
+
+@op
+def embedding(ids, table):
+    """The rows of a table (V, D): int (...) to (..., D)."""
+    return keras.ops.take(table, ids, axis=0)
+
+
+@embedding.emits
+def _(graph, ids, table):
+    table = graph.lift(table)
+    panels = graph.panels(table, transposed=True)
+    if panels is None:
+        return ops.take(table, ids)
+    _, width, columns = panels.shape
+    place = ops.expand_dims(ids, -1)
+    parts = place // columns, np.arange(width), place % columns
+    shape = (*ops.shape(ids), width)
+    parts = [ops.expand_dims(ops.broadcast_to(p, shape), -1) for p in parts]
+    index = ops.concatenate(parts, axis=-1)
+    return graph.node("GatherND", panels, index, shape=(*ids.shape, width))
 
 
 @op
@@ -367,6 +393,9 @@ def attention(
         causal: the mask is exactly the causal one, query t sees keys <= t; for a
             runtime whose kernel knows it.
         cache: earlier keys and values (B, K, P, H) to put `key` and `value` behind.
+            Where buffers grow, two more may be in front of them: still earlier keys
+            (B, K, H, P') and values (B, K, P', H), which are read where they are, and
+            not in the new cache.
         index: int scalar, how many positions of the cache are filled.
         similarity: a function of query (B, N, T, H) and key (B, N, S, H) to scores
             (B, N, T, S), instead of their dot products.
@@ -381,10 +410,12 @@ def attention(
     if len(key.shape) == 3:
         key = split_heads(key, num_key_value_heads)
         value = split_heads(value, num_key_value_heads)
+    earlier = ()
     if cache is not None:
+        *earlier, keys, values = cache
         key, value = cache = (
-            append(cache[0], key, index, axis=2),
-            append(cache[1], value, index, axis=2),
+            append(keys, key, index, axis=2),
+            append(values, value, index, axis=2),
         )
     plain = [bias, cache, similarity, soft_cap, dropout]
     if causal and not return_weights and all(x is None for x in plain):
@@ -393,7 +424,7 @@ def attention(
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
             output = kernel(*heads_last, scale=scale, is_causal=True)
             return merge_heads(ops.transpose(output, (0, 2, 1, 3))), None, None
-    query = query * scale
+    query = query * scale if scale != 1.0 else query
     batch, _, length, _ = ops.shape(query)
 
     def regrouped(x, heads, length):  # heads that share a key lie side by side
@@ -401,12 +432,22 @@ def attention(
             return x
         return ops.reshape(x, (batch, heads, length, ops.dim(x, -1)))
 
+    def turned(key):
+        return ops.transpose(key, (0, 1, 3, 2))
+
+    def scored(key, is_turned=False):
+        if is_turned == (similarity is not None):
+            key = turned(key)
+        if similarity is not None:
+            return similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
+        return matmul(regrouped(query, num_key_value_heads, -1), key)
+
+    scores = scored(key)
+    if earlier:
+        before = scored(earlier[0], is_turned=True)
+        scores = ops.concatenate([before, scores], axis=-1)
     if similarity is None:
-        grouped = regrouped(query, num_key_value_heads, -1)
-        scores = matmul(grouped, ops.transpose(key, (0, 1, 3, 2)))
         scores = regrouped(scores, num_heads, length)
-    else:
-        scores = similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
     if soft_cap is not None:
         scores = soft_capped(scores, soft_cap)
     if bias is not None:
@@ -422,12 +463,22 @@ def attention(
         some = ops.any(mask, axis=-1, keepdims=True)
         weights = weights * ops.cast(some, weights.dtype)
     used = dropout(weights) if dropout else weights
-    output = matmul(regrouped(used, num_key_value_heads, -1), value)
+    used = regrouped(used, num_key_value_heads, -1)
+    if earlier:
+        before, used = ops.split(used, [ops.dim(x, 2) for x in (earlier[1], value)])
+        output = matmul(before, earlier[1]) + matmul(used, value)
+    else:
+        output = matmul(used, value)
     output = regrouped(output, num_heads, length)
     return merge_heads(output), cache, weights if return_weights else None
 
 
 _decomposed = attention.__wrapped__
+
+
+def cached_length(cache):
+    """How many entries the cache of `attention` holds, or has room for."""
+    return functools.reduce(operator.add, (ops.dim(x, 2) for x in cache[1::2]))
 
 
 def fused_kernel(dtype, head_dim):
@@ -476,10 +527,14 @@ def _(
     return_weights=False,
 ):
     split = dict(num_heads=num_heads, num_key_value_heads=num_key_value_heads)
+    in_parts = cache is not None and len(cache) > 2
     # Runtimes differ in whether `Attention` caps scores before or behind its mask.
-    if graph.root.opset < 23 or similarity is not None or soft_cap is not None:
+    capped = similarity is not None or soft_cap is not None
+    if graph.root.opset < 23 or capped or in_parts:
+        # A number would become one of the product's, which then takes twice the time.
+        by_column = graph.constant(np.full(query.shape[-1], scale), query.dtype)
         return _decomposed(
-            query, key, value, mask, bias, scale=scale, cache=cache,
+            query * by_column, key, value, mask, bias, scale=1.0, cache=cache,
             similarity=similarity, soft_cap=soft_cap, return_weights=return_weights,
             **split,
         )  # fmt: skip

@@ -190,7 +190,7 @@ class CausalLM(LanguageModel):
         """States of ids behind a cache whose rows begin with so much `padding`."""
         arguments, here = place.arguments(), ops.as_scalar(place.index)
         if place.seen is None:
-            keys, count = ops.dim(cache[0][0], 2), ops.dim(ids, 1)
+            keys, count = ops.cached_length(cache[0]), ops.dim(ids, 1)
             keys = keys + count if ops.buffers_grow() else keys
             arguments["padding_mask"] = ops.expand_dims(ops.arange(keys), 0) >= padding
             here = ops.expand_dims(ops.arange(count) + here, 0)

@@ -197,9 +197,17 @@ def test_what_one_branch_alone_reads_is_computed_in_it(tmp_path):
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("opset", [18, DEFAULT_OPSET])
-def test_queries_side_by_side_see_what_the_mask_says(opset, biased, tmp_path):
-    def attend(query, key, value, keys, values, seen, bias=None):
-        return ops.attention(
+@pytest.mark.parametrize("earlier", [None, 0, 2, 5])
+def test_queries_side_by_side_see_what_the_mask_says(opset, biased, earlier, tmp_path):
+    def attend(query, key, value, keys, values, seen, bias=None, earlier=earlier):
+        cache = keys, values
+        if earlier is not None:
+            before, behind = (
+                [ops.slice_axis(x, *bounds, axis=2) for x in cache]
+                for bounds in ((None, earlier), (earlier, None))
+            )
+            cache = ops.transpose(before[0], (0, 1, 3, 2)), before[1], *behind
+        output, cache = ops.attention(
             query,
             key,
             value,
@@ -208,8 +216,14 @@ def test_queries_side_by_side_see_what_the_mask_says(opset, biased, tmp_path):
             num_heads=4,
             num_key_value_heads=2,
             scale=0.5,
-            cache=(keys, values),
+            cache=cache,
         )[:2]
+        if earlier is not None:
+            cache = [
+                ops.concatenate([x, y], axis=2)
+                for x, y in zip(before, cache, strict=True)
+            ]
+        return output, cache
 
     shapes = {
         **{"query": (None, None, 16), "key": (None, None, 8), "value": (None, None, 8)},
@@ -234,9 +248,12 @@ def test_queries_side_by_side_see_what_the_mask_says(opset, biased, tmp_path):
         del arrays["bias"]
     got = run(graph, tmp_path / "model.onnx", **arrays)
     with ops.fixed_buffers(False):  # on JAX, too
-        expected = attend(
-            **{name: keras.ops.convert_to_tensor(x) for name, x in arrays.items()}
-        )
+        tensors = {n: keras.ops.convert_to_tensor(x) for n, x in arrays.items()}
+        expected = attend(**tensors, earlier=None)
+        parts = attend(**tensors)
+    for one, other in zip(*map(keras.tree.flatten, (parts, expected)), strict=True):
+        one, other = map(keras.ops.convert_to_numpy, (one, other))
+        np.testing.assert_allclose(one, other, atol=1e-5)
     assert not got[0][0, 1].any() and got[0][0, 0].any()
     for one, other in zip(got, keras.tree.flatten(expected), strict=True):
         other = keras.ops.convert_to_numpy(other)
