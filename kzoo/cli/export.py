@@ -107,8 +107,8 @@ def export(
         bool,
         typer.Option(
             "--low-memory",
-            help="ONNX that generates in two thirds of the memory; slower where 2 to 4 "
-            "texts or beams run at a time.",
+            help="ONNX that holds weights once where it generates; slower where a few "
+            "texts or beams run at a time, and of small models.",
         ),
     ] = False,
     overwrite: Annotated[

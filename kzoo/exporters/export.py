@@ -77,10 +77,11 @@ def export(
             it runs, and does exactly what the task's does. Or it is refused. Where a
             stop string ends an answer, all of its last token is in it: the caller cuts
             it before the stop, as the task's `generate` does.
-        low_memory: of ONNX, `generate` needs little more memory than weights and cache,
-            two thirds of what it needs else, since matrices are stored so that
-            onnxruntime need not pack them, and opens the file at once. One row and many
-            rows take the same time, 2 to 4 up to 1.8 times as much.
+        low_memory: of ONNX, `generate` holds the weights once, since matrices are
+            stored so that onnxruntime need not pack them, and opens the file at once;
+            and the cache once, twice while it grows by 256 tokens. One row of a model
+            that does not fit into a processor's caches takes the same time, a few rows,
+            and small models, up to twice as much.
 
     The scores that a file gives are -1e30 for a sequence that does not exist, where the
     task's `generate` gives -inf, and NaN where it raises since numbers were lost.

@@ -152,10 +152,11 @@ def _low_memory_loop(run, start):
     """The last state of a search, by a loop that needs little memory where it runs.
 
     A runtime holds what an iteration begins with beside what it ends with: two caches.
-    So an iteration is a loop of its own here, of so many tokens that carrying their
-    entries alone, behind those which stay as they are meanwhile, takes little. It also
-    keeps what a loop begins with, and copies what it ends with: the first iteration
-    prefills the cache, and the last drops it.
+    So an iteration is a loop of its own here, which carries the entries of its own
+    tokens alone, and `step` reads the earlier ones where they are; two caches are held
+    only while both are joined. A runtime also keeps what a loop begins with, and copies
+    what it ends with: the first iteration prefills the cache, and the last drops it.
+    Here the cache is a list of keys and values, see `ops.attention`.
     """
     prefills, decodes, finished = range(3)
 
@@ -203,7 +204,7 @@ def _low_memory_loop(run, start):
     first = decodes if start.prefill is None else prefills
     state = {**run.first(start, None), "cache": empty}
     state = {"stage": ops.as_scalar(first), "search": state}
-    unbounded = 2**62  # the inner loop bounds it
+    unbounded = 2**62  # `over` bounds it
     state = ops.while_loop(
         lambda state: state["stage"] < finished, iterate, state, unbounded
     )
@@ -222,7 +223,7 @@ class Search:
 
     Args:
         step: see `search`, so for the next three.
-        start: a `Start`; its `tokens` and `cache` are read by `first` alone.
+        start: a `Start`; of its `tokens` and `cache` only `first` makes a state.
         options: a dict.
         end_token_id: ends a sequence.
         pad_token_id: fills ended sequences.

@@ -223,7 +223,8 @@ class Attention(Layer):
             causal: the mask is exactly the causal one, and need not be given without a
                 cache: query t attends to the keys 0 to t.
             cache: keys and values before `query`, float (B, K, P, H) each; the result
-                then has the cache with those of `query` behind them.
+                then has the cache with those of `query` behind them; in ONNX in parts,
+                too, see `ops.attention`.
             index: int scalar, how much of the cache is filled.
             projected: keys and values from `project_memory`, instead of `memory`.
             return_weights: whether the attention weights are returned, too.

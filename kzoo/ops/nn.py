@@ -151,12 +151,11 @@ def _(graph, ids, table):
     if panels is None:
         return ops.take(table, ids)
     _, width, columns = panels.shape
-    place = ops.expand_dims(ids, -1)
-    parts = place // columns, np.arange(width), place % columns
-    shape = (*ops.shape(ids), width)
-    parts = [ops.expand_dims(ops.broadcast_to(p, shape), -1) for p in parts]
-    index = ops.concatenate(parts, axis=-1)
-    return graph.node("GatherND", panels, index, shape=(*ids.shape, width))
+    # Of a shape that is known at run time alone, or the runtime keeps a flat copy.
+    length = ops.expand_dims(ops.sum(ids) * 0 - 1, 0)
+    numbers = graph.node("Reshape", panels, length, shape=(None,))
+    first = ids // columns * (width * columns) + ids % columns
+    return ops.take(numbers, ops.expand_dims(first, -1) + np.arange(width) * columns)
 
 
 @op
@@ -393,9 +392,9 @@ def attention(
         causal: the mask is exactly the causal one, query t sees keys <= t; for a
             runtime whose kernel knows it.
         cache: earlier keys and values (B, K, P, H) to put `key` and `value` behind.
-            Where buffers grow, two more may be in front of them: still earlier keys
-            (B, K, H, P') and values (B, K, P', H), which are read where they are, and
-            not in the new cache.
+            In ONNX two more may be in front of them: still earlier keys (B, K, H, P')
+            and values (B, K, P', H), which are read where they are, and not in the new
+            cache; S counts them, too.
         index: int scalar, how many positions of the cache are filled.
         similarity: a function of query (B, N, T, H) and key (B, N, S, H) to scores
             (B, N, T, S), instead of their dot products.
@@ -436,11 +435,11 @@ def attention(
         return ops.transpose(key, (0, 1, 3, 2))
 
     def scored(key, is_turned=False):
-        if is_turned == (similarity is not None):
-            key = turned(key)
-        if similarity is not None:
-            return similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
-        return matmul(regrouped(query, num_key_value_heads, -1), key)
+        plain = similarity is None
+        key = key if is_turned == plain else turned(key)
+        if plain:
+            return matmul(regrouped(query, num_key_value_heads, -1), key)
+        return similarity(query, repeat_heads(key, num_heads, num_key_value_heads))
 
     scores = scored(key)
     if earlier:
@@ -531,10 +530,13 @@ def _(
     # Runtimes differ in whether `Attention` caps scores before or behind its mask.
     capped = similarity is not None or soft_cap is not None
     if graph.root.opset < 23 or capped or in_parts:
-        # A number would become one of the product's, which then takes twice the time.
-        by_column = graph.constant(np.full(query.shape[-1], scale), query.dtype)
+        # By columns: onnxruntime makes a number the product's own (`FusedMatMul`), and
+        # multiplies a row then at half the speed.
+        if scale != 1.0:
+            columns = np.full(query.shape[-1], scale)
+            query = query * graph.constant(columns, query.dtype)
         return _decomposed(
-            query * by_column, key, value, mask, bias, scale=1.0, cache=cache,
+            query, key, value, mask, bias, scale=1.0, cache=cache,
             similarity=similarity, soft_cap=soft_cap, return_weights=return_weights,
             **split,
         )  # fmt: skip

@@ -458,10 +458,10 @@ class OnnxGraph:
         )
 
     def panels(self, matrix, transposed=False):
-        """A weight (D, E) as panels of columns, (E / 32, D, 32), where memory is saved.
+        """A weight (D, E) as panels, (E / 32 rounded up, D, 32), where memory is saved.
 
-        Runtimes multiply by panels as fast as by what they pack: each is read once, as
-        it is stored. What is missing of the last is 0.
+        Runtimes read panels as fast as what they pack, and do not pack them: each is
+        held once, as it is stored. What the last one has beyond column E is 0.
 
         Args:
             matrix: an `OnnxValue`; that of a weight (E, D) where `transposed`.
@@ -476,14 +476,14 @@ class OnnxGraph:
         rows, columns = shape[::-1] if transposed else shape
         count = -(-columns // PANEL)
 
-        def panels():
+        def read_panels():
             array = to_numpy(read())
             array = array.T if transposed else array
             array = np.pad(array, ((0, 0), (0, count * PANEL - columns)))
             return array.reshape(rows, count, PANEL).transpose(1, 0, 2)
 
-        name = f"{matrix.name}_panels"
-        return self.stored(name, (count, rows, PANEL), dtype, panels)
+        name = f"{matrix.name}_{'row_' if transposed else ''}panels"
+        return self.stored(name, (count, rows, PANEL), dtype, read_panels)
 
     def stored(self, name, shape, dtype, read):
         """The initialiser called `name`; `read()` is called when a file is written."""

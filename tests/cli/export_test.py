@@ -60,7 +60,7 @@ def test_a_file_may_need_little_memory(run, writer, tmp_path):
     path = tmp_path / "low"
     result = run("export", writer, "--out", path, "--format", "onnx", "--low-memory")
     assert result.exit_code == 0, result.output
-    assert "_transposed" in (path / "generate.onnx").read_bytes().decode("latin-1")
+    assert "_panels" in (path / "generate.onnx").read_bytes().decode("latin-1")
     result = run("verify", path, "--against", writer)
     assert "0.00 MB" not in result.stdout and result.exit_code == 0
 

@@ -37,6 +37,8 @@ LOW = dict(format="onnx", low_memory=True)
         (kzoo.CausalLM, True, dict(positions="learned")),
         (kzoo.CausalLM, False, dict(positions="rotary", tie_head=False, **MODERN)),
         (kzoo.CausalLM, False, dict(positions="alibi", attention_window=3)),
+        (kzoo.CausalLM, False, dict(positions="rotary", attention_soft_cap=2.0)),
+        (kzoo.Seq2SeqLM, False, dict(similarity="general", num_key_value_heads=1)),
         (kzoo.Seq2SeqLM, True, dict(positions="relative")),
         (kzoo.Seq2SeqLM, False, dict(head_bias=True)),
     ],
@@ -89,7 +91,7 @@ def test_matrices_are_stored_once_as_panels_which_are_read_as_they_are(tmp_path,
             for node in every_node(graph)
             if not panels.isdisjoint(node.input)
         }
-        assert readers == {"MatMul", "GatherND"}
+        assert readers == {"MatMul", "Reshape"}
         (table,) = (x for name, x in floats.items() if "token_embedding" in name)
         embeddings = next(v for n, v in variables.items() if "token_embedding" in n)
         columns = np.concatenate(list(table), axis=-1)
@@ -154,7 +156,7 @@ before = status("VmRSS")
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads, options.log_severity_level = 1, 3
 session = onnxruntime.InferenceSession(sys.argv[1], options)
-feed = {"token_ids": np.arange(200)[None] + 4, "max_new_tokens": np.array(100)}
+feed = {"token_ids": np.arange(200)[None] + 4, "max_new_tokens": np.array(300)}
 session.run(["sequences"], feed)
 print(json.dumps(status("VmHWM") - before))
 """
@@ -173,7 +175,7 @@ def test_it_needs_little_more_than_weights_and_cache(tmp_path):
         command = [sys.executable, "-c", MEASURE, path / "generate.onnx"]
         found = subprocess.run(command, capture_output=True, text=True, check=True)
         needed[low] = json.loads(found.stdout)
-    weights, cache = report.weight_bytes, 300 * 2 * 3 * 512 * 4
+    weights, cache = report.weight_bytes, 500 * 2 * 3 * 512 * 4
     assert weights > 5e7
     assert needed[True] < 1.1 * (weights + cache) + 3e7  # the runtime's own
     assert needed[True] + 0.6 * weights < needed[False]

@@ -283,3 +283,20 @@ def test_a_node_may_be_of_another_operator_set(tmp_path):
     np.testing.assert_allclose(got, x / (1 + np.exp(-x)), atol=1e-6)
     imported = onnx.load(tmp_path / "m.onnx").opset_import
     assert {o.domain for o in imported} == {"", "com.microsoft"}
+
+
+def test_panels_of_a_square_matrix_tell_its_directions_apart(tmp_path):
+    matrix = keras.Variable(floats(40, 40))
+    graph = OnnxGraph(DEFAULT_OPSET, low_memory=True)
+    with graph.building():
+        x = graph.input("x", (None, 40), "float32")
+        graph.output(ops.linear(x, matrix), "one")
+        graph.output(ops.linear_transposed(x, matrix), "other")
+        ids = graph.input("ids", (None, None), "int64")
+        graph.output(ops.embedding(ids, matrix), "rows")
+    x, ids = floats(3, 40, seed=1), np.array([[0, 39, 7], [31, 32, 33]])
+    one, other, rows = run(graph, tmp_path / "m.onnx", x=x, ids=ids)
+    array = keras.ops.convert_to_numpy(matrix)
+    np.testing.assert_allclose(one, x @ array, atol=1e-5)
+    np.testing.assert_allclose(other, x @ array.T, atol=1e-5)
+    assert (rows == array[ids]).all()
