@@ -4,6 +4,7 @@ import json
 
 import keras
 import numpy as np
+import onnx
 import onnxruntime
 
 from kzoo.layers import LanguageModelHead
@@ -28,6 +29,15 @@ def small_task(kind, vocabulary_size=29, **changes):
     task = kind.from_size("tiny", vocabulary_size=vocabulary_size, **SMALL | changes)
     perturb(task.named_variables().values())
     return task
+
+
+def nodes(graph):
+    """The nodes of an ONNX graph, those of its subgraphs among them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from nodes(attribute.g)
 
 
 def to_numpy(structure):

@@ -158,16 +158,13 @@ def _low_memory_loop(run, start):
     what it ends with: the first iteration prefills the cache, and the last drops it.
     Here the cache is a list of keys and values, see `ops.attention`.
     """
-    prefills, decodes, finished = range(3)
+    empty = list(map(ops.earlier_cache, start.cache))
 
-    def turned(keys):
-        return ops.transpose(keys, (0, 1, 3, 2))
-
-    empty = [(turned(keys), values) for keys, values in start.cache]
+    def goes_on(state):
+        return run.unfinished(state) & (state["made"] < run.limit)
 
     def prefill(state):
-        cache = [(turned(keys), values) for keys, values in start.prefill()]
-        return {"stage": decodes, "search": {**state, "cache": cache}}
+        return {**state, "cache": list(map(ops.earlier_cache, start.prefill()))}
 
     def decode(state):
         entries = state["cache"]
@@ -176,39 +173,33 @@ def _low_memory_loop(run, start):
             cache = [(*a, *b) for a, b in zip(entries, state["cache"], strict=True)]
             return run.advance({**state, "cache": cache})
 
-        def joined():
-            return [
-                (
-                    ops.concatenate([keys, turned(new_keys)], axis=3),
-                    ops.concatenate([values, new_values], axis=2),
-                )
-                for (keys, values), (new_keys, new_values) in zip(
-                    entries, state["cache"], strict=True
-                )
-            ]
-
         count = ops.minimum(run.limit - state["made"], TOKENS_OF_AN_ITERATION)
         begin = {**state, "cache": start.cache}
         state = ops.while_loop(run.unfinished, advance, begin, count)
-        over = ~run.unfinished(state) | (state["made"] >= run.limit)
-        cache = ops.cond(over, lambda: empty, joined)
-        stage = ops.where(over, finished, decodes)
-        return {"stage": stage, "search": {**state, "cache": cache}}
+        cache = ops.cond(
+            goes_on(state),
+            lambda: list(map(ops.joined_cache, entries, state["cache"])),
+            lambda: empty,
+        )
+        return {**state, "cache": cache}
 
-    def iterate(state):
-        stage, state = state["stage"], state["search"]
+    def iterate(both):
+        state = both["search"]
         if start.prefill is None:
-            return decode(state)
-        return ops.cond(stage < decodes, lambda: prefill(state), lambda: decode(state))
+            state = decode(state)
+        else:
+            state = ops.cond(
+                both["prefilled"], lambda: decode(state), lambda: prefill(state)
+            )
+        return {"prefilled": True, "search": state}
 
-    first = decodes if start.prefill is None else prefills
     state = {**run.first(start, None), "cache": empty}
-    state = {"stage": ops.as_scalar(first), "search": state}
-    unbounded = 2**62  # `over` bounds it
-    state = ops.while_loop(
-        lambda state: state["stage"] < finished, iterate, state, unbounded
+    both = {"prefilled": ops.as_scalar(start.prefill is None, "bool"), "search": state}
+    unbounded = 2**62  # `goes_on` bounds it
+    both = ops.while_loop(
+        lambda both: goes_on(both["search"]), iterate, both, unbounded
     )
-    return state["search"]
+    return both["search"]
 
 
 class Search:

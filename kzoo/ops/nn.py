@@ -431,9 +431,6 @@ def attention(
             return x
         return ops.reshape(x, (batch, heads, length, ops.dim(x, -1)))
 
-    def turned(key):
-        return ops.transpose(key, (0, 1, 3, 2))
-
     def scored(key, is_turned=False):
         plain = similarity is None
         key = key if is_turned == plain else turned(key)
@@ -473,6 +470,23 @@ def attention(
 
 
 _decomposed = attention.__wrapped__
+
+
+def turned(keys):
+    """(B, K, S, H) to (B, K, H, S)."""
+    return ops.transpose(keys, (0, 1, 3, 2))
+
+
+def earlier_cache(cache):
+    """One layer's cache in the form of the two in front, see `attention`."""
+    keys, values = cache
+    return turned(keys), values
+
+
+def joined_cache(earlier, cache):
+    """What `earlier_cache` gave, with the entries of a cache behind it."""
+    parts = zip(earlier, earlier_cache(cache), (3, 2), strict=True)
+    return tuple(ops.concatenate([a, b], axis=axis) for a, b, axis in parts)
 
 
 def cached_length(cache):

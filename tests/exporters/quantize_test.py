@@ -11,7 +11,7 @@ import pytest
 import kzoo
 from kzoo.exporters import ExportError, agreement, answers_from, quantize, verify
 from kzoo.exporters.onnx import emit, names_of
-from tests.harness import perturb
+from tests.harness import nodes, perturb
 
 MODES = ["float16", "int8", "int8_weights", "int4"]
 # No width is a multiple of the blocks of 32 and 128, but 192.
@@ -42,14 +42,6 @@ def initializers(path):
     """The arrays of a file, those beside it among them."""
     graph = onnx.load(path).graph
     return {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
-
-
-def nodes(graph):
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from nodes(attribute.g)
 
 
 def by_hand(stored, name, mode):
