@@ -4,9 +4,9 @@
 
 --hub names an interpreter with keras-hub; by default this one. Both run on the
 TensorFlow backend with the same random weights, in float32, on two threads, as GPT-2 is
-built: pre-norm, learned positions, gelu by tanh, a tied table; 6 layers of 384 with 6
-heads and 32,000 tokens. Both search greedily from the same prompts of 32 ids, to 64 new
-tokens, both without XLA and both with it (`jit_compile`); compiling is not counted.
+built: pre-norm, learned positions, gelu by tanh, a tied table; in the two sizes of
+`generate.py`. Both search greedily from the same prompts of 32 ids, to 64 new tokens,
+both without XLA and both with it (`jit_compile`); compiling is not counted.
 
 Both make exactly --new-tokens tokens a row: keras-hub has no stop token, and in the
 tied table the rows of the end token and of padding are zero, so that their logits are 0
@@ -17,6 +17,7 @@ are, and its inputs are of that length, so its cache is no longer than it has to
 
 import argparse
 import itertools
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -24,17 +25,27 @@ from pathlib import Path
 import _duel
 
 CONTENDERS = ["kzoo", "keras-hub"]
-SIZES = dict(
-    vocabulary_size=32_000,
-    num_layers=6,
-    num_heads=6,
-    hidden_dim=384,
-    intermediate_dim=1536,
-    dropout=0.0,
-)
+CONFIGS = {  # of `generate.py`: "mini" and "base" of kzoo's sizes
+    "small": dict(
+        vocabulary_size=6000,
+        num_layers=4,
+        num_heads=4,
+        hidden_dim=128,
+        intermediate_dim=256,
+        dropout=0.0,
+    ),
+    "base": dict(
+        vocabulary_size=32_000,
+        num_layers=6,
+        num_heads=8,
+        hidden_dim=512,
+        intermediate_dim=2048,
+        dropout=0.0,
+    ),
+}
 
 
-def make_kzoo(folder, prompt, new, jit_compile):
+def make_kzoo(folder, config, prompt, new, jit_compile):
     """`CausalLM.generate`; writes the weights that the others read."""
     import keras
     import numpy as np
@@ -44,7 +55,7 @@ def make_kzoo(folder, prompt, new, jit_compile):
     keras.utils.set_random_seed(0)
     task = kzoo.CausalLM.from_size(
         "base",
-        **SIZES,
+        **CONFIGS[config],
         max_sequence_length=prompt + new,
         positions="learned",
         embedding_scale=1.0,
@@ -69,12 +80,14 @@ def make_kzoo(folder, prompt, new, jit_compile):
     return run
 
 
-def make_hub(folder, prompt, new, jit_compile):
+def make_hub(folder, config, prompt, new, jit_compile):
     """keras-hub's model without a preprocessor, with kzoo's weights."""
     import keras_hub
     import numpy as np
 
-    backbone = keras_hub.models.GPT2Backbone(**SIZES, max_sequence_length=prompt + new)
+    backbone = keras_hub.models.GPT2Backbone(
+        **CONFIGS[config], max_sequence_length=prompt + new
+    )
     task = keras_hub.models.GPT2CausalLM(backbone=backbone)
     task.compile(sampler="greedy", jit_compile=jit_compile)
     with np.load(folder / "weights.npz") as weights:
@@ -108,10 +121,10 @@ def path_in_kzoo(path):
     return "decoder/" + path.replace("layer_norm/", "final_norm/")
 
 
-def work(contender, folder, prompt, new, mode):
+def work(contender, folder, config, prompt, new, mode):
     """Answers messages: generate `calls` times and say how long it took."""
     make = make_kzoo if contender == "kzoo" else make_hub
-    run = make(Path(folder), int(prompt), int(new), mode == "XLA")
+    run = make(Path(folder), config, int(prompt), int(new), mode == "XLA")
 
     def answer(verb="generate", ids=None, calls=1):
         if verb == "versions":
@@ -147,6 +160,8 @@ def main():
     """Starts the contenders, compares them cell by cell, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hub", default=sys.executable)
+    parser.add_argument("--configs", nargs="+", default=list(CONFIGS))
+    parser.add_argument("--modes", nargs="+", default=["no XLA", "XLA"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--new-tokens", type=int, default=64)
@@ -157,51 +172,44 @@ def main():
     args = parser.parse_args()
     if args.cpu_time:
         _duel.measure_cpu_time()
-    import random
-
     generator = random.Random(0)
     lengths = args.prompt, args.new_tokens
-    cells, versions, workers = [], {}, {"no XLA": [], "XLA": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for mode, name in itertools.product(workers, CONTENDERS):
-            python = sys.executable if name == "kzoo" else args.hub
-            worker = _duel.Worker(
-                name, python, "--work", name, folder, *map(str, lengths), mode
-            )
-            # Its first answer also says that kzoo has written the weights.
-            versions[name] = worker.ask(verb="versions")
-            workers[mode].append(worker)
-        for mode, batch in itertools.product(workers, args.batches):
-            ids = [
-                [
-                    generator.randrange(3, SIZES["vocabulary_size"])
-                    for _ in range(args.prompt)
+    cells, versions = {mode: [] for mode in args.modes}, {}
+    for mode, config in itertools.product(args.modes, args.configs):
+        with tempfile.TemporaryDirectory() as folder:
+            workers = []
+            for name in CONTENDERS:
+                python = sys.executable if name == "kzoo" else args.hub
+                given = name, folder, config, *map(str, lengths), mode
+                workers.append(_duel.Worker(name, python, "--work", *given))
+                # Its first answer also says that kzoo has written the weights.
+                versions[name] = workers[-1].ask(verb="versions")
+            for batch in args.batches:
+                size = CONFIGS[config]["vocabulary_size"]
+                ids = [
+                    [generator.randrange(3, size) for _ in range(args.prompt)]
+                    for _ in range(batch)
                 ]
-                for _ in range(batch)
-            ]
-            equal = equal_rows(workers[mode], ids, args.new_tokens)
-            cell = _duel.compare(
-                f"{mode}, batch {batch}",
-                workers[mode],
-                batch * args.new_tokens,
-                args.turns,
-                args.seconds,
-                ids=ids,
-            )
-            cells.append({**cell, "equal_rows": equal})
-        for worker in itertools.chain(*workers.values()):
-            worker.close()
-    equal = min(share for cell in cells for share in cell["equal_rows"].values())
+                equal = equal_rows(workers, ids, args.new_tokens)
+                cell = _duel.compare(
+                    f"{mode}, {config}, batch {batch}",
+                    workers,
+                    batch * args.new_tokens,
+                    args.turns,
+                    args.seconds,
+                    ids=ids,
+                )
+                cells[mode].append({**cell, "equal_rows": equal})
+            for worker in workers:
+                worker.close()
+    every = list(itertools.chain(*cells.values()))
+    equal = min(share for cell in every for share in cell["equal_rows"].values())
     print(f"rows equal token by token: {equal:.0%} at least")
-    rows = [
-        row
-        for mode in workers
-        for row in _duel.table(
-            ["cell", "kzoo tokens/s"],
-            [cell for cell in cells if cell["cell"].startswith(mode)],
-        )[mode == "XLA" :]
-    ]
-    _duel.write_results(args.out, _duel.results(args, versions, cells), rows)
+    head = ["cell", "kzoo tokens/s"]
+    rows = [_duel.table(head, every)[0]]
+    for some in cells.values():
+        rows += _duel.table(head, some)[1:]
+    _duel.write_results(args.out, _duel.results(args, versions, every), rows)
 
 
 if __name__ == "__main__":
