@@ -16,15 +16,17 @@ translates the lines of FILE; real tokens are counted, the end token among them,
 agreement is reported, and with --references sacrebleu's score (detokenised, cased).
 
 Two threads are not always quicker than one. Where a library can be told, it is tried
-in each cell with both (CTranslate2 also with a copy of the model for each half of a
-batch), and has the quickest; with --fixed-threads all have two.
+in each cell with both (kzoo's files and CTranslate2 also with a half of the batch on
+each), and has the quickest; with --fixed-threads all have two for one batch.
 """
 
 import argparse
 import functools
+import itertools
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import _duel
@@ -111,7 +113,19 @@ def make_onnx(folder, _, name="onnx"):
 
         return run
 
-    return ({f"{n} threads": runner(n) for n in threads()},)
+    runs = {f"{n} threads": runner(n) for n in threads()}
+    if _duel.THREADS > 1:
+        pool = ThreadPoolExecutor(_duel.THREADS)
+        alone = runs["1 threads"]  # whose session all share
+
+        def shared(ids, beams, limit):
+            size = -(-len(ids) // _duel.THREADS)
+            parts = [ids[i : i + size] for i in range(0, len(ids), size)]
+            rows = pool.map(lambda part: alone(part, beams, limit), parts)
+            return list(itertools.chain.from_iterable(rows))
+
+        runs[f"{_duel.THREADS} runs at once"] = shared
+    return (runs,)
 
 
 def make_onnx_int8(folder, config):

@@ -502,9 +502,9 @@ def _(graph, x):
         return _index_of_max(graph, x)
     # The maxima of parts cost a quarter of a place in the whole; it is then sought in
     # the first part with the largest one.
-    rows, count = dim(x, 0), x.shape[-1] // size
-    part = _index_of_max(graph, max(reshape(x, (rows, count, size)), axis=-1))
-    pool = take(reshape(x, (rows * count, size)), arange(rows) * count + part)
+    parts = reshape(x, (dim(x, 0), x.shape[-1] // size, size))
+    part = _index_of_max(graph, max(parts, axis=-1))
+    pool = _at(graph, parts, expand_dims(part, 1))
     return part * size + _index_of_max(graph, pool)
 
 
@@ -534,15 +534,20 @@ def _(graph, x, k):
     # largest elements are in the k parts with the largest maxima. These stay in order,
     # so that of equal values the first one is still found first.
     rows, count = dim(x, 0), x.shape[-1] // size
-    largest = max(reshape(x, (rows, count, size)), axis=-1)
-    parts = _sort(graph, largest, minimum(k, count))[1]
+    every = reshape(x, (rows, count, size))
+    parts = _sort(graph, max(every, axis=-1), minimum(k, count))[1]
     parts = _sort(graph, parts, dim(parts, 1), largest=0)[0]
-    first = expand_dims(arange(rows) * count, 1)
-    pool = take(reshape(x, (rows * count, size)), first + parts)
+    pool = _at(graph, every, expand_dims(parts, 2))
     values, place = _sort(graph, reshape(pool, (rows, dim(parts, 1) * size)), k)
     within = graph.binary("Mod", place, size)
     part = take_along_axis(parts, graph.binary("Div", place, size), axis=1)
     return values, part * size + within
+
+
+def _at(graph, parts, place):
+    """Those of the parts (R, C, S) that stand at `place` (R, ..., 1): (R, ..., S)."""
+    shape = (*place.shape[:-1], parts.shape[-1])
+    return graph.node("GatherND", parts, place, shape=shape, batch_dims=1)
 
 
 def _part(x):
