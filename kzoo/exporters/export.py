@@ -79,9 +79,10 @@ def export(
             it before the stop, as the task's `generate` does.
         low_memory: of ONNX, `generate` holds the weights once, since matrices are
             stored so that onnxruntime need not pack them, and opens the file at once;
-            and the cache once, twice while it grows by 256 tokens. One row of a model
-            that does not fit into a processor's caches takes the same time, a few rows,
-            and small models, up to twice as much.
+            and the cache once, twice while it grows by 256 tokens, or as many as the
+            file's input `tokens_between_joins` says. One row of a model that does not
+            fit into a processor's caches takes the same time, a few rows, and small
+            models, up to twice as much.
 
     The scores that a file gives are -1e30 for a sequence that does not exist, where the
     task's `generate` gives -inf, and NaN where it raises since numbers were lost.

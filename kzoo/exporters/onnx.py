@@ -19,6 +19,7 @@ import numpy as np
 from kzoo.exporters import checks
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
+from kzoo.generation.search import TOKENS_BETWEEN_JOINS
 from kzoo.ops.onnx_graph import (
     DEFAULT_OPSET,
     MINIMUM_OPSET,
@@ -43,9 +44,7 @@ def emit(function, names, opset, low_memory=False):
         low_memory: see `export`.
 
     Returns:
-        `OnnxGraph`; scalars with a default are inputs that may be left out. ONNX says
-        so by an initialiser of the input's name, and onnxruntime warns of each that it
-        is no constant, unless `SessionOptions.log_severity_level` is 3.
+        `OnnxGraph`; what has a default is an input that may be left out.
     """
     graph = OnnxGraph(opset, names, low_memory=low_memory)
     with graph.building():
@@ -56,11 +55,8 @@ def emit(function, names, opset, low_memory=False):
                 argument.shape,
                 argument.dtype,
                 axes=argument.axes,
+                default=argument.default,
             )
-            if argument.default is not None:
-                value = np.asarray(argument.default, onnx_dtype(argument.dtype))
-                initializer = (value.dtype.name, value.shape, value.copy)
-                graph.initializers[argument.name] = initializer
         for name, value in function.call(inputs).items():
             graph.output(value, name, axes=function.outputs[name])
     graph.prune()
@@ -172,7 +168,10 @@ def _answers(session, cases, report):
     """Yields the outputs for each of one function's cases."""
     function = cases[0].function
     declare(function, session, report, f"{report.path}, {function.name}")
-    run = runner(function, session)
+    options = [option.name for option in session.get_overridable_initializers()]
+    # The cases are of few tokens.
+    often = {TOKENS_BETWEEN_JOINS: 2} if TOKENS_BETWEEN_JOINS in options else {}
+    run = runner(function, session, often)
     for case in cases:
         try:
             answer = run(case.inputs)
@@ -272,8 +271,15 @@ def _bound_to_itself(library):
     return copy
 
 
-def runner(function, session):
-    """A function from a dict of numpy inputs to a dict of numpy outputs."""
+def runner(function, session, options=None):
+    """A function from a dict of numpy inputs to a dict of numpy outputs.
+
+    Args:
+        function: the `Function` that is in the session.
+        session: of onnxruntime.
+        options: dict of numbers that the file reads beside the function's inputs.
+    """
+    options = {name: np.array(value) for name, value in (options or {}).items()}
     arguments = {
         a.name: object if a.dtype == "string" else onnx_dtype(a.dtype)
         for a in function.arguments
@@ -283,7 +289,7 @@ def runner(function, session):
     def run(inputs):
         feed = {name: np.asarray(v, arguments[name]) for name, v in inputs.items()}
         try:
-            values = session.run(outputs, feed)
+            values = session.run(outputs, {**feed, **options})
         except Exception as error:  # onnxruntime's errors have no common base class
             shapes = {name: value.shape for name, value in feed.items()}
             raise ExportError(

@@ -20,7 +20,7 @@ from kzoo.generation.sampling import keep_probable, sample
 
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 TINY = math.ldexp(1.0, -20)  # a temperature so low that the largest logit wins
-TOKENS_OF_AN_ITERATION = 256  # see `_low_memory_loop`
+TOKENS_BETWEEN_JOINS = "tokens_between_joins"  # see `_low_memory_loop`
 
 
 class Start(NamedTuple):
@@ -156,8 +156,11 @@ def _low_memory_loop(run, start):
     tokens alone, and `step` reads the earlier ones where they are; two caches are held
     only while both are joined. A runtime also keeps what a loop begins with, and copies
     what it ends with: the first iteration prefills the cache, and the last drops it.
-    Here the cache is a list of keys and values, see `ops.attention`.
+    Here the cache is a list of keys and values, see `ops.attention`. How many tokens an
+    iteration has is an input of the file.
     """
+    most = ops.file_option(TOKENS_BETWEEN_JOINS, 256)
+    most = ops.required(most, most > 0, f"{TOKENS_BETWEEN_JOINS} must be at least 1")
     empty = list(map(ops.earlier_cache, start.cache))
 
     def goes_on(state):
@@ -173,7 +176,7 @@ def _low_memory_loop(run, start):
             cache = [(*a, *b) for a, b in zip(entries, state["cache"], strict=True)]
             return run.advance({**state, "cache": cache})
 
-        count = ops.minimum(run.limit - state["made"], TOKENS_OF_AN_ITERATION)
+        count = ops.minimum(run.limit - state["made"], most)
         begin = {**state, "cache": start.cache}
         state = ops.while_loop(run.unfinished, advance, begin, count)
         cache = ops.cond(

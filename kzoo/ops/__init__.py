@@ -86,7 +86,7 @@ from kzoo.ops.nn import (
     split_heads,
     std_norm,
 )
-from kzoo.ops.onnx_graph import saves_memory
+from kzoo.ops.onnx_graph import file_option, saves_memory
 
 __all__ = [
     "ACTIVATIONS",
@@ -115,6 +115,7 @@ __all__ = [
     "erf",
     "exp",
     "expand_dims",
+    "file_option",
     "fixed_buffers",
     "full",
     "gelu",

@@ -46,6 +46,11 @@ def saves_memory():
     return is_building() and current_graph().root.low_memory
 
 
+def file_option(name, default):
+    """An integer scalar that whoever runs the file may set, `default` otherwise."""
+    return current_graph().root.input(name, (), "int64", default=default)
+
+
 def current_graph():
     """The graph that ops on `OnnxValue` emit into.
 
@@ -218,9 +223,17 @@ class OnnxGraph:
         self.root._count += 1
         return f"{stem}_{self.root._count}"
 
-    def input(self, name, shape, dtype, axes=None):
-        """Adds a graph input; `axes` names its free axes."""
+    def input(self, name, shape, dtype, axes=None, default=None):
+        """Adds a graph input; `axes` names its free axes.
+
+        With a default it may be left out. ONNX says so by an initialiser of its name,
+        and onnxruntime warns of each that it is no constant, unless
+        `SessionOptions.log_severity_level` is 3.
+        """
         value = OnnxValue(name, shape, onnx_dtype(dtype), self)
+        if default is not None:
+            array = np.asarray(default, value.dtype)
+            self.stored(name, array.shape, value.dtype, array.copy)
         self.inputs.append((value, axes or [static(size) for size in shape]))
         for axis in range(value.ndim):
             self.length(value, axis)  # what comes of it knows its shape

@@ -1,6 +1,5 @@
 """`low_memory=True`: the same search in a file that needs little memory."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import onnx
 import pytest
 
 import kzoo
+from kzoo import ops
 from kzoo.exporters import ExportError
 from kzoo.exporters.onnx import open_session
 from tests.harness import MODERN, nodes, perturb
@@ -43,11 +43,7 @@ LOW = dict(format="onnx", low_memory=True)
         (kzoo.Seq2SeqLM, False, dict(head_bias=True)),
     ],
 )
-def test_it_searches_as_the_other_file_does(
-    tmp_path, monkeypatch, kind, changes, portable
-):
-    module = importlib.import_module("kzoo.generation.search")
-    monkeypatch.setattr(module, "TOKENS_OF_AN_ITERATION", 3)
+def test_it_searches_as_the_other_file_does(tmp_path, kind, changes, portable):
     model = make(kind, **changes)
     name, bounded = model.prompt_input, model.config.decoder.positions == "learned"
     for path, options in (("low", LOW), ("other", dict(format="onnx"))):
@@ -64,7 +60,8 @@ def test_it_searches_as_the_other_file_does(
         for options in SEARCHES if bounded else (*SEARCHES, WITHOUT_LIMIT):
             feed = model.search_inputs("onnx", **{"max_new_tokens": 7, **options})
             feed[name] = np.array(ids)
-            sequences, scores = low.run(["sequences", "scores"], feed)
+            often = {**feed, "tokens_between_joins": np.array(3)}
+            sequences, scores = low.run(["sequences", "scores"], often)
             expected, values = other.run(["sequences", "scores"], feed)
             assert (sequences == expected).all()
             np.testing.assert_allclose(scores, values, rtol=1e-5, atol=1e-5)
@@ -104,6 +101,29 @@ def test_ids_beyond_the_table_are_refused_where_panels_have_room(tmp_path):
     for wrong in (40, 63, 64, -1):
         with pytest.raises(Exception, match=r"token_ids must be in \[0, 40\)"):
             session.run(None, {"token_ids": np.array([[5, wrong]])})
+
+
+def test_verification_joins_the_cache(tmp_path, monkeypatch):
+    """Its cases are shorter than what a file decodes between two joins."""
+    model = make(kzoo.CausalLM, positions="rotary")
+    model.export(tmp_path / "model", **LOW)
+
+    def in_front(earlier, cache):
+        pairs = zip(ops.earlier_cache(cache), earlier, (3, 2), strict=True)
+        return tuple(ops.concatenate([a, b], axis=axis) for a, b, axis in pairs)
+
+    monkeypatch.setattr("kzoo.ops.joined_cache", in_front)
+    with pytest.raises(ExportError, match="differ"):
+        model.export(tmp_path / "wrong", **LOW)
+
+
+def test_an_iteration_has_a_token_at_least(tmp_path):
+    make(kzoo.CausalLM).export(tmp_path / "model", **LOW)
+    session = open_session(tmp_path / "model" / "generate.onnx")
+    for count in (0, -1):
+        feed = dict(token_ids=np.array([[5]]), tokens_between_joins=np.array(count))
+        with pytest.raises(Exception, match="tokens_between_joins must be at least 1"):
+            session.run(None, feed)
 
 
 def test_adapters_and_text_may_be_in_such_a_file(tmp_path):
