@@ -2,8 +2,9 @@
 
     python export/matrix.py
 
-The matrix is task x architecture x position kind x norm, in both formats; every other
-model has its norms behind the sublayers. Each export verifies itself. Then `forward`
+The matrix is task x architecture x position kind x norm, in both formats, and of tasks
+that generate in a file of little memory, too; every other model has its norms behind
+the sublayers. Each export verifies itself. Then `forward`
 reads rows of its own, padded on either side, and each token of `generate` must be the
 one that Keras's forward pass finds most probable there. The other forms, of text and of
 small weights, are of one model each task and architecture. A checkpoint of each family
@@ -33,6 +34,7 @@ from kzoo.tokenizers import FastTokenizer
 FORMATS = ("onnx", "tf_saved_model")
 # Options of the other forms.
 FORMS = {
+    "onnx low_memory": dict(format="onnx", low_memory=True),
     "onnx text": dict(format="onnx", text=True),
     "tf_saved_model text": dict(format="tf_saved_model", text=True),
     **{
@@ -41,6 +43,7 @@ FORMS = {
     },
     "genai": dict(format="genai"),
 }
+AS_KERAS = ("onnx low_memory",)  # of these, whose numbers are those of the formats
 # Formats of checkpoints.
 LOADED = {f"checkpoint {format}": format for format in FORMATS}
 SIZE = dict(vocabulary_size=17, num_layers=1, hidden_dim=8, num_heads=2,
@@ -76,6 +79,8 @@ class Cell(NamedTuple):
 def has_form(kind, form):
     """Whether a class of tasks has one of `FORMS`; the others are refused by name."""
     generates = hasattr(kind, "generate")
+    if "low_memory" in form:
+        return generates
     if "text" in form:
         return generates or hasattr(kind, "text_outputs")
     return form != "genai" or (generates and kind.architectures == ("decoder",))
@@ -203,14 +208,14 @@ def token_difference(task, run, format, random):
     return float(np.max(gaps))
 
 
-def check(task, format, folder, functions=None):
+def check(task, form, folder, functions=None):
     """The largest difference of a task's artifact from Keras, in any way.
 
     Where values are large it is relative, as the tolerance of an export is.
 
     Args:
         task: the model.
-        format: one of `FORMATS`.
+        form: one of `FORMATS`, or of `FORMS` that reads ids and computes as Keras does.
         folder: where the artifact is written.
         functions: names of what it holds; `forward` and `generate` by default.
 
@@ -218,7 +223,9 @@ def check(task, format, folder, functions=None):
         ExportError: it is larger than rounding explains.
     """
     functions = functions or [function.name for function in task.export_functions()]
-    report = task.export(folder / "model", format, functions=functions)
+    options = FORMS.get(form, dict(format=form))
+    report = task.export(folder / "model", functions=functions, **options)
+    format = options["format"]
     run, random = opened(folder / "model", format), np.random.default_rng(1)
     differences = [forward_difference(task, run, random)]
     if "generate" in functions:
@@ -229,9 +236,9 @@ def check(task, format, folder, functions=None):
     return max(*differences, *verified)
 
 
-def check_cell(cell, format, folder):
+def check_cell(cell, form, folder):
     """`check` of a cell's model."""
-    return check(cell.build(), format, folder)
+    return check(cell.build(), form, folder)
 
 
 def check_form(cell, form, folder):
@@ -292,9 +299,11 @@ def main():
     one_each = {cell[:2]: cell for cell in reversed(CELLS)}.values()
     todo = {format: every for format in FORMATS}
     for form in FORMS:
-        todo[form] = [cell for cell in one_each if has_form(TASKS[cell.task], form)]
+        cells = every if form in AS_KERAS else one_each
+        todo[form] = [cell for cell in cells if has_form(TASKS[cell.task], form)]
     todo |= dict.fromkeys(LOADED, checkpoints())
     checks = dict.fromkeys(FORMATS, check_cell) | dict.fromkeys(FORMS, check_form)
+    checks |= dict.fromkeys(AS_KERAS, check_cell)
     checks |= dict.fromkeys(LOADED, check_checkpoint)
     # What was not run yet is null, so that the file says how much is missing.
     before, results = results, {}

@@ -23,6 +23,7 @@ BENCHMARKS = EXPORT / "benchmarks" / "results"
 FORMS = {
     "ONNX": "onnx",
     "SavedModel": "tf_saved_model",
+    "little memory": "onnx low_memory",
     "text in ONNX": "onnx text",
     "text in SavedModel": "tf_saved_model text",
     "float16": "onnx float16",

@@ -69,18 +69,20 @@ def rounding(task):
     return MATRIX.forward_difference(task, moved, np.random.default_rng(1))
 
 
-def check(name, config, format, functions=None):
+def check(name, config, form, functions=None):
     keras.utils.set_random_seed(0)  # an example fails again with the same weights
     task = MATRIX.perturbed(MATRIX.TASKS[name](config, **MATRIX.OWN.get(name, {})))
     assume(not rounding(task) >= MATRIX.TOLERANCE / 10)  # what is NaN is looked at
     with tempfile.TemporaryDirectory() as folder:
-        MATRIX.check(task, format, Path(folder), functions)
+        MATRIX.check(task, form, Path(folder), functions)
 
 
-@given(tasks())
+@given(tasks(), st.booleans())
 @settings(max_examples=EXAMPLES or few(6), deadline=None, derandomize=True)
-def test_onnx_of_any_config_computes_what_keras_does(task):
-    check(*task, "onnx", ["forward"] if COMPILES else None)
+def test_onnx_of_any_config_computes_what_keras_does(task, low_memory):
+    low_memory &= hasattr(MATRIX.TASKS[task[0]], "generate") and not COMPILES
+    form = "onnx low_memory" if low_memory else "onnx"
+    check(*task, form, ["forward"] if COMPILES else None)
 
 
 @pytest.mark.tensorflow

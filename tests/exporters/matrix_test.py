@@ -25,6 +25,10 @@ CELLS = MATRIX.CELLS
 FEW = MATRIX.covering(CELLS, MATRIX.pairs)
 # Each task once and every pair of what a stack is.
 FEWER = MATRIX.covering(CELLS, lambda cell: MATRIX.pairs(cell[1:]) | {cell.task})
+GENERATING = MATRIX.covering(
+    [c for c in CELLS if hasattr(MATRIX.TASKS[c.task], "generate")],
+    lambda cell: {cell.task, *cell[2:]},
+)
 
 
 def test_the_matrix_has_every_value():
@@ -62,6 +66,13 @@ def greedy(monkeypatch):
 @pytest.mark.parametrize("cell", FEWER if SLOW else FEW, ids=" ".join)
 def test_onnx_computes_what_keras_does(tmp_path, cell):
     MATRIX.check(cell.build(), "onnx", tmp_path, ["forward"] if SLOW else None)
+
+
+@pytest.mark.tensorflow  # for its time on JAX
+@pytest.mark.usefixtures("greedy")
+@pytest.mark.parametrize("cell", GENERATING, ids=" ".join)
+def test_a_file_of_little_memory_computes_what_keras_does(tmp_path, cell):
+    MATRIX.check(cell.build(), "onnx low_memory", tmp_path)
 
 
 @pytest.mark.tensorflow  # and its graphs of a search take long to trace
