@@ -29,6 +29,36 @@ class Model(Emits, keras.Model):
         super().__init__(*args, **kwargs)
         self.autocast = False
 
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """Reads what `save_weights` wrote, as Keras does.
+
+        Raises:
+            ValueError: the file is of a larger model, of which Keras would read a part.
+        """
+        if str(filepath).endswith(".h5") and not skip_mismatch:
+            count, own = _count_weights(filepath), len(self.variables)
+            if count > own:
+                raise ValueError(
+                    f"{filepath} holds {count} weights, and {self.name} has {own}: it "
+                    "is of a larger model. Load it into one of the same config, or "
+                    "pass skip_mismatch=True to read what fits."
+                )
+        super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+
+
+def _count_weights(path):
+    """How many a `.h5` file holds, without those of adapters and of an optimizer."""
+    import h5py
+
+    names = []
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None
+        )
+    # A layer's own are numbered.
+    own = [name for name in names if name.rsplit("/", 1)[-1].isdigit()]
+    return sum(not name.startswith("optimizer/") for name in own)
+
 
 class Stack(Model):
     """Embedding, positions, blocks and final norm, as a `StackConfig` says.

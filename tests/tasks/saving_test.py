@@ -65,6 +65,25 @@ def test_weights_files_are_complete(tmp_path):
         assert [p.name for p in tmp_path.glob("*.partial")] == []
 
 
+def test_weights_of_a_larger_model_are_refused(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    deep, shallow = causal(num_layers=3), causal(num_layers=2)
+    deep.save_weights(path)
+    before = shallow.get_weights()
+    with pytest.raises(ValueError, match="is of a larger model"):
+        shallow.load_weights(path)
+    for kept, weight in zip(shallow.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(kept, weight)
+    shallow.load_weights(path, skip_mismatch=True)
+    last = shallow.named_variables()["decoder/layer_1/self_attention/query/kernel"]
+    np.testing.assert_array_equal(
+        last, deep.named_variables()["decoder/layer_1/self_attention/query/kernel"]
+    )
+    shallow.save_weights(path)
+    with pytest.raises(ValueError, match="could not be loaded"):
+        deep.load_weights(path)
+
+
 def test_safetensors_have_the_contract_names(tmp_path):
     from safetensors.numpy import load_file, save_file
 
