@@ -176,7 +176,8 @@ def _regex(pattern):
     except ValueError as error:
         raise ValueError(
             f"{pattern!r} is no regular expression that can be followed: {error}. "
-            "Syntax: https://docs.rs/regex/#syntax, without look-around."
+            "Syntax: https://docs.rs/regex/#syntax, without look-around, word "
+            "boundaries, ^ and $: the whole text must match."
         ) from error
     found = index.get_transitions()
     start, finals = index.get_initial_state(), index.get_final_states()
