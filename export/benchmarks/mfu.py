@@ -26,7 +26,7 @@ import keras
 import numpy as np
 
 import kzoo
-from kzoo.ops.nn import fused_kernel
+from kzoo.ops.heads import fused_kernel
 from kzoo.training import Adam
 from kzoo.zoo.evaluation import machine
 

@@ -57,17 +57,24 @@ from kzoo.ops.control import (
     required,
     while_loop,
 )
-from kzoo.ops.nn import (
-    ACTIVATIONS,
-    add_bias,
+from kzoo.ops.heads import (
     attention,
     cached_length,
     earlier_cache,
+    joined_cache,
+    memory_heads,
+    merge_heads,
+    rotate,
+    soft_capped,
+    split_heads,
+)
+from kzoo.ops.nn import (
+    ACTIVATIONS,
+    add_bias,
     embedding,
     gelu,
     gelu_tanh,
     is_onnx,
-    joined_cache,
     layer_norm,
     linear,
     linear_by_head,
@@ -75,15 +82,10 @@ from kzoo.ops.nn import (
     linears,
     log_softmax,
     matmul,
-    memory_heads,
-    merge_heads,
     offset_rms_norm,
     rms_norm,
-    rotate,
     silu,
-    soft_capped,
     softmax,
-    split_heads,
     std_norm,
 )
 from kzoo.ops.onnx_graph import file_option, saves_memory
