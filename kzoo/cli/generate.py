@@ -7,8 +7,9 @@ HELP = help_text("""
 Continue texts with a decoder-only language model.
 
 Prompts are arguments, the lines of --input, or standard input, one a line. A result is
-the prompt and what follows it; line breaks in it are written as spaces. What no option
-says is as the model says: a checkpoint has beams, penalties and the like of its own.
+the prompt, as the model reads it, and what follows it; line breaks in it are written as
+spaces. What no option says is as the model says: a checkpoint has beams, penalties and
+the like of its own.
 
 [bold]Examples[/bold]
 

@@ -36,7 +36,9 @@ SEARCH_INPUTS = {
 # What every search is told; the rest is off where it is left out.
 REQUIRED = tuple(SEARCH_INPUTS)[:5]
 _LARGEST = 3e38  # of float32, but for infinity
-# From ... to, where there is an end; files refuse other values, too.
+_LARGEST_INT = 2**31 - 1
+# From ... to; files refuse other values, too. Where there is no end it is an int32's,
+# and files of int64 take more.
 RANGES = {
     "max_new_tokens": (1, None),
     "beams": (1, None),
@@ -153,9 +155,10 @@ class SearchOptions:
         stops = tuple(_listed("stop", "a string or several", stops))
         object.__setattr__(self, "stop", stops)
         for stop in stops:
-            if not isinstance(stop, str) or not stop:
+            if not isinstance(stop, str) or not stop or _is_broken(stop):
                 raise ValueError(
-                    f"stop must be strings that are not empty. Received: {stop!r}."
+                    "stop must be strings that are not empty, and that UTF-8 can "
+                    f"write. Received: {stop!r}."
                 )
         if not isinstance(self.constraint, (str, TokenAutomaton, type(None))):
             raise ValueError(
@@ -174,14 +177,12 @@ class SearchOptions:
             if name == "max_new_tokens" and value is None:
                 continue
             known = _is_int(value) if integer else isinstance(value, numbers.Real)
-            if not known or not (
-                lowest <= value <= (math.inf if highest is None else highest)
-            ):
+            highest = _LARGEST_INT if highest is None else highest
+            if not known or not lowest <= value <= highest:
                 kind = "an integer" if integer else "a finite number"
-                limits = f"at least {lowest}"
-                limits += "" if highest is None else f" and at most {highest}"
                 raise ValueError(
-                    f"{name} must be {kind}, {limits}. Received: {value!r}."
+                    f"{name} must be {kind}, at least {lowest} and at most {highest}. "
+                    f"Received: {value!r}."
                 )
         for name in ("early_stopping", "renormalize"):
             if getattr(self, name) not in (True, False):
@@ -189,9 +190,10 @@ class SearchOptions:
                     f"{name} must be True or False. Received: {getattr(self, name)!r}."
                 )
         length = self.max_length
-        if length is not None and (not _is_int(length) or length < 1):
+        if length is not None and not (_is_int(length) and 0 < length <= _LARGEST_INT):
             raise ValueError(
-                f"max_length must be an integer, at least 1. Received: {length!r}."
+                "max_length must be an integer, at least 1 and at most "
+                f"{_LARGEST_INT}. Received: {length!r}."
             )
         self._check_together()
 
@@ -516,6 +518,11 @@ def _listed(name, kind, values):
         return list(values)
     except TypeError:
         raise ValueError(f"{name} must be {kind}. Received: {values!r}.") from None
+
+
+def _is_broken(text):
+    """Whether a string holds half of a surrogate pair, which UTF-8 cannot write."""
+    return text != text.encode(errors="replace").decode()
 
 
 def _is_int(value):

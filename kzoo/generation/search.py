@@ -478,7 +478,9 @@ class Search:
 
     def draw(self, scores, made):
         """Drawn tokens: float (R, V) to int (R,)."""
-        scores = scores / ops.maximum(self.temperature, TINY)
+        # What is banned stays so at any temperature.
+        warmed = scores / ops.maximum(self.temperature, TINY)
+        scores = ops.where(scores < BANNED / 2, BANNED, warmed)
         if self.filter is not None:
             k, p, share = self.filter
             scores = ops.cond(

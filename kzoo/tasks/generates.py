@@ -26,6 +26,8 @@ from kzoo.generation.streaming import TextStream, before_end, before_stop
 from kzoo.tasks.task import Task
 from kzoo.tasks.text_data import is_text
 
+HOLE = -1  # stands in a prompt where padding does
+
 
 class Generates(Task):
     """Search over a task's next-token logits; a subclass says where it starts.
@@ -502,16 +504,18 @@ class Generates(Task):
         return ids
 
     def _prompts(self, inputs):
-        """Lists of real ids, from ids in any form."""
+        """Lists of ids from ids in any form; padding inside a row is a `HOLE`.
+
+        That at its ends is left out. `start` sees the hole masked, as it does in files.
+        """
         mask = None
         if isinstance(inputs, dict):
             self._check_keys(inputs, [self.prompt_input], [self.prompt_mask])
             mask = inputs.get(self.prompt_mask)
             inputs = self._given(inputs[self.prompt_input])
         rows = [self._row(number, row) for number, row in enumerate(inputs)]
-        pad = self.config.pad_token_id
         if mask is None:
-            return [row[row != pad].tolist() for row in rows]  # as `call` masks them
+            mask = [row != self.config.pad_token_id for row in rows]
         mask = [np.asarray(row, bool) for row in mask]
         if [row.shape for row in mask] != [row.shape for row in rows]:
             raise ValueError(
@@ -519,7 +523,18 @@ class Generates(Task):
                 f"Received: {[len(row) for row in mask]} for "
                 f"{[len(row) for row in rows]} ids."
             )
-        return [row[m].tolist() for row, m in zip(rows, mask, strict=True)]
+        for row, real in zip(rows, mask, strict=True):
+            self._check_ids(row[real])
+        return [_between_ends(*both) for both in zip(rows, mask, strict=True)]
+
+    def _check_ids(self, ids):
+        size = (self.config.encoder or self.config.decoder).vocabulary_size
+        lowest, highest = min(ids, default=0), max(ids, default=0)
+        if lowest < 0 or highest >= size:
+            raise ValueError(
+                f"Token ids must be in [0, {size}). "
+                f"Received: {lowest if lowest < 0 else highest}."
+            )
 
     def _check_keys(self, inputs, required, optional):
         if not set(required) <= set(inputs) <= {*required, *optional}:
@@ -529,14 +544,8 @@ class Generates(Task):
             )
 
     def _check_prompts(self, prompts, limits):
-        stack = self.config.encoder or self.config.decoder
-        highest = max((max(ids, default=0) for ids in prompts), default=0)
-        lowest = min((min(ids, default=0) for ids in prompts), default=0)
-        if lowest < 0 or highest >= stack.vocabulary_size:
-            raise ValueError(
-                f"Token ids must be in [0, {stack.vocabulary_size}). "
-                f"Received: {lowest if lowest < 0 else highest}."
-            )
+        for ids in prompts:
+            self._check_ids([i for i in ids if i != HOLE])
         for number, (ids, limit) in enumerate(zip(prompts, limits, strict=True)):
             needed = {"encoder": len(ids), "decoder": limit}
             if not self.config.encoder:
@@ -562,9 +571,8 @@ class Generates(Task):
         # Rows that fill the bucket are copies: they end no later than the others.
         rows = list(prompts) + [prompts[-1]] * (count - len(prompts))
         pad, side = self.config.pad_token_id, self.prompt_side
-        ids = padded_batch(rows, length, pad_id=pad, side=side)
-        ones = [[1] * len(row) for row in rows]
-        return ids, padded_batch(ones, length, side=side).astype(bool)
+        ids = padded_batch(rows, length, pad_id=HOLE, side=side)
+        return np.where(ids == HOLE, pad, ids), ids != HOLE
 
     def _end_ids(self, arrays):
         return {self.config.end_token_id, *arrays.get("stop_token_ids", ())}
@@ -578,6 +586,13 @@ class Generates(Task):
         tokens, place = ops.expand_dims(tokens, 1), Place.behind(index)
         logits, cache = self.step(tokens, cache, place, fixed)
         return ops.reshape(logits, (-1, logits.shape[-1])), cache
+
+
+def _between_ends(ids, real):
+    """A row's ids from the first real one to the last, as a list with `HOLE`s."""
+    (places,) = np.nonzero(real)
+    ids = np.where(real, ids, HOLE)
+    return ids[places[0] : places[-1] + 1].tolist() if len(places) else []
 
 
 def _batches(rows, limits, size):

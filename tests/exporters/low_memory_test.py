@@ -26,7 +26,7 @@ SEARCHES = [
     dict(beams=2, early_stopping=False, forced_prefix=[9, 10]),
     dict(forced_tokens={2: 11}),
 ]
-WITHOUT_LIMIT = dict(forced_prefix=[9, 2], max_new_tokens=2**63 - 1)  # 2 is the end
+WITHOUT_LIMIT = dict(forced_prefix=[9, 2], max_new_tokens=2**31 - 1)  # 2 is the end
 
 LOW = dict(format="onnx", low_memory=True)
 

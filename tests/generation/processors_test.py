@@ -333,6 +333,14 @@ def test_where_nothing_is_allowed_a_result_ends(model):
     assert ids == [[]] * len(PROMPTS) and (scores == -np.inf).all()
 
 
+def test_bans_hold_at_any_temperature():
+    allowed = {5, 6}
+    banned = [i for i in range(TOKENIZER.vocabulary_size) if i not in allowed]
+    for temperature in (1e-30, 1.0, 1e30, 1e37, 3e38):
+        ids = ids_of(causal(), banned_tokens=banned, temperature=temperature)
+        assert {i for row in ids for i in row} <= allowed
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -356,6 +364,7 @@ def test_where_nothing_is_allowed_a_result_ends(model):
         (dict(forced_prefix="a", banned_tokens="a"), "forced and banned"),
         (dict(stop=""), "stop must be strings that are not empty"),
         (dict(stop=[3]), "stop must be strings"),
+        (dict(stop=chr(0xD800)), "that UTF-8 can write. Received"),
         (dict(stop=5), "stop must be a string or several. Received: 5"),
         (dict(stop_tokens=5.0), "stop_tokens must be ids, or strings of one token. R"),
         (dict(banned_tokens={"a": 1}), "banned_tokens must be ids, or strings of one"),

@@ -127,6 +127,17 @@ def test_padding_is_no_token_wherever_it_stands(kind):
             np.testing.assert_allclose(got[1], score, rtol=1e-5)
 
 
+@pytest.mark.parametrize("positions", ["rotary", "relative", "alibi", "learned"])
+def test_a_source_with_padding_inside_is_read_as_a_call_reads_it(positions):
+    model = make(kzoo.Seq2SeqLM, positions=positions)
+    ids = [5, 0, 0, 7, 8, 0, 6]
+    found = [
+        model.generate(row, max_new_tokens=6)[0]
+        for row in ([ids], [[0, *ids, 0]], {"encoder_token_ids": [ids]}, [ids, [5]])
+    ]
+    assert found == [naive(model, ids, 6)] * 4
+
+
 def test_only_sequences_that_exist_are_returned():
     model = make(kzoo.Seq2SeqLM)
     options = dict(max_new_tokens=1, beams=30, num_return_sequences=30)
@@ -229,10 +240,14 @@ def test_strings_in_strings_out():
         ([[5]], {"stream": True, "progress": print}, "progress=None"),
         ([[5] * 8], {"max_length": 8}, "prompt, too, here 8 tokens: .* Received: 8"),
         ([[5]], {"max_new_tokens": 0}, "max_new_tokens must be"),
+        ([[5]], {"max_new_tokens": 2**32 + 3}, "at least 1 and at most 2147483647"),
+        ([[5]], {"max_length": 2**31}, "max_length must be .* at most 2147483647"),
+        ([[5]], {"beams": 2**40}, "beams must be .* at most 2147483647"),
         ([[5]], {"beams": 0}, "beams must be"),
         ([[5]], {"beams": 2, "num_return_sequences": 3}, "at most beams"),
         ([[VOCABULARY]], {}, "must be in"),
         ([[-1]], {}, "must be in"),
+        ([[5, -1, 6]], {}, "must be in .* Received: -1"),
         ([[0.5]], {}, "integer ids"),
         (["text"], {}, "no tokenizer"),
         ({"ids": [[1]]}, {}, "reads .'token_ids'.*the keys .'ids'"),
