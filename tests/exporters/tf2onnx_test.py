@@ -35,7 +35,8 @@ class Apply(layers.Layer):
 
 def model_of(function, shape=(None, 6), dtype="float32"):
     x = keras.Input(shape, dtype=dtype, name="x")
-    return keras.Model(x, Apply(function, name="probe")(x))
+    policy = "float64" if dtype == "float64" else None  # else it casts to float32
+    return keras.Model(x, Apply(function, name="probe", dtype=policy)(x))
 
 
 def exported(model, tmp_path, **kwargs):
@@ -239,6 +240,249 @@ def test_weights_of_a_loop_and_outside_are_stored_once(tmp_path):
     model = keras.Model(x, Apply(loop)(hidden))
     graph = exported(model, tmp_path).graph
     assert stored_bytes(graph) <= sum(w.numpy().nbytes for w in model.weights) + 512
+
+
+# What tf2onnx writes and every runtime computes otherwise.
+
+
+def file_gives(function, x, wanted, tmp_path, **kwargs):
+    """Exports `function` and checks what the file gives for `x`, not Keras."""
+    import onnxruntime as ort
+
+    model = model_of(function, shape=x.shape[1:], dtype=x.dtype.name)
+    exported(model, tmp_path, **kwargs)
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    found = session.run(None, {"x": x})[0]
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+OPSETS = pytest.mark.parametrize("opset", [13, 18])
+INTEGERS = pytest.mark.parametrize(("dtype", "opset"), [("int32", 18), ("int64", 13)])
+FLOATS = pytest.mark.parametrize(("dtype", "opset"), [("float32", 18), ("float64", 13)])
+QUOTIENTS = {
+    4: ([-2, -2, -1, -1, 0, 0, 1, 1, 2], [1, 0, 1, 3, 0, 3, 0, 3, 0]),
+    -4: ([1, 2, 0, 0, 0, -1, -1, -2, -2], [-3, 0, -3, -1, 0, -1, 0, -1, 0]),
+}
+
+
+@INTEGERS
+@pytest.mark.parametrize("divisor", QUOTIENTS)
+def test_integers_are_divided_downwards(divisor, dtype, opset, tmp_path):
+    quotient, rest = QUOTIENTS[divisor]
+    x = np.array([[-7, -8, -3, -1, 0, 3, 4, 7, 8]], dtype)
+    wanted = np.array([quotient, rest], dtype)[:, None]
+    file_gives(
+        lambda x: ops.stack([x // divisor, x % divisor]),
+        x,
+        wanted,
+        tmp_path,
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("divisor", [3, -3])
+@INTEGERS
+def test_the_largest_integers_are_divided_downwards(dtype, opset, divisor, tmp_path):
+    limits = np.iinfo(dtype)
+    numbers = [limits.min, limits.min + 1, limits.max - 1, limits.max]
+    wanted = [[n // divisor for n in numbers], [n % divisor for n in numbers]]
+    file_gives(
+        lambda x: ops.stack([x // divisor, x % divisor]),
+        np.array([numbers], dtype),
+        np.array(wanted, dtype)[:, None],
+        tmp_path,
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("narrow", ["int8", "int16", "uint8", "uint16", "uint32"])
+@OPSETS
+def test_narrow_integers_are_divided_and_chosen(narrow, opset, tmp_path):
+    def function(x):
+        x, three = ops.cast(x, narrow), ops.cast(3, narrow)
+        parts = [x // three, x % three, ops.where(x > three, x, three)]
+        return ops.cast(ops.stack(parts), "int32")
+
+    numbers = [0, 1, 4, 100] if narrow[0] == "u" else [-100, -4, -1, 4]
+    parts = (
+        [n // 3 for n in numbers],
+        [n % 3 for n in numbers],
+        np.maximum(numbers, 3),
+    )
+    wanted = np.array(parts, np.int32)[:, None]
+    # The default inputs have negative integers, which no unsigned one is.
+    x = np.array([numbers], np.int32)
+    file_gives(function, x, wanted, tmp_path, opset=opset, inputs=[{"x": x}])
+
+
+@FLOATS
+@pytest.mark.parametrize("divisor", [0.1, -0.1, 4.0, -4.0, np.inf, -np.inf])
+def test_the_remainder_of_floats_is_exact(divisor, dtype, opset, tmp_path):
+    x = np.array([[-7.5, -1.0, -0.5, 0.0, 0.5, 1.0, 8.0, 1e6]], dtype)
+    divisor = np.array(divisor, dtype)
+    wanted = np.mod(x, divisor)
+    file_gives(lambda x: ops.mod(x, divisor), x, wanted, tmp_path, opset=opset)
+
+
+@INTEGERS
+@pytest.mark.parametrize(
+    ("kind", "axis"),
+    [("float32", -1), ("float32", 0), ("float32", 1)]
+    + [("float64", -1), ("int32", 0), ("bool", 1)],
+)
+def test_one_hot_of_no_class_is_zeros(kind, axis, dtype, opset, tmp_path):
+    ids = np.array([[-1, 0, 3], [5, 2, -3]], dtype)
+    wanted = np.zeros((2, 3, 3), kind)
+    wanted[0, 1, 0] = wanted[1, 1, 2] = 1
+    wanted = np.moveaxis(wanted, -1, axis)
+    file_gives(
+        lambda x: ops.one_hot(x, 3, axis=axis, dtype=kind),
+        ids,
+        wanted,
+        tmp_path,
+        opset=opset,
+    )
+
+
+def test_one_hot_of_a_vector_and_of_a_number(tmp_path):
+    def function(x):
+        return ops.one_hot(x, 3) + 2 * ops.one_hot(ops.max(x), 3)
+
+    wanted = np.array([[0, 2, 0], [0, 3, 0]], np.float32)
+    file_gives(function, np.array([-1, 1], np.int32), wanted, tmp_path)
+
+
+@OPSETS
+@pytest.mark.parametrize(
+    ("ids", "wanted"),
+    [([-1, 0, 2, -3, 2], [1, 0, 6]), ([-1, -2], [0, 0, 0])],
+    ids=["some", "all"],
+)
+def test_nothing_is_added_for_a_negative_segment(ids, wanted, opset, tmp_path):
+    def function(x):
+        rows = ops.arange(ops.shape(x)[0], dtype="float32")[:, None] * ops.ones((2,))
+        return ops.segment_sum(rows, x, num_segments=3)
+
+    wanted = np.array(wanted, np.float32)[:, None] * np.ones(2, np.float32)
+    x = np.array(ids, np.int32)
+    file_gives(function, x, wanted, tmp_path, opset=opset)
+
+
+CHOICES = {
+    "guarded reciprocal": (
+        lambda x: ops.where(x == 0, 0.0, 1 / x),
+        [-2.0, 0.0, 4.0],
+        [-0.5, 0.0, 0.25],
+    ),
+    "guarded exponential": (
+        lambda x: ops.where(x > 20, x, ops.log(1 + ops.exp(x))),
+        [100.0, 1000.0, -1000.0],
+        [100.0, 1000.0, 0.0],
+    ),
+    "absolute": (
+        lambda x: ops.where(x > 0, x, -x),
+        [np.inf, -np.inf, -1.0],
+        [np.inf, np.inf, 1.0],
+    ),
+    "no number": (lambda x: ops.where(x > 0, x, 0.0), [np.nan, 1.0], [0.0, 1.0]),
+}
+
+
+@FLOATS
+@pytest.mark.parametrize(("function", "x", "wanted"), CHOICES.values(), ids=CHOICES)
+def test_where_takes_one_branch_alone(function, x, wanted, dtype, opset, tmp_path):
+    x, wanted = np.array([x], dtype), np.array([wanted], dtype)
+    file_gives(function, x, wanted, tmp_path, opset=opset)
+
+
+@FLOATS
+def test_nan_to_num_is_finite(dtype, opset, tmp_path):
+    x = np.array([[np.inf, -np.inf, np.nan, 1.0]], dtype)
+    largest = np.finfo(dtype).max
+    wanted = np.array([[largest, -largest, 0, 1]], dtype)
+    file_gives(ops.nan_to_num, x, wanted, tmp_path, opset=opset)
+
+
+@pytest.mark.parametrize("kind", ["bool", "int32", "int64", "float64"])
+@OPSETS
+def test_where_broadcasts(kind, opset, tmp_path):
+    def function(x):
+        one = ops.cast(ops.convert_to_tensor([[1], [0]]), kind)
+        return ops.where(x[:, None, :] > 0, one, ops.cast(x[:, None, :], kind))
+
+    x = np.array([[-1.0, 0.0, 2.0], [3.0, -1.0, 0.0]], np.float32)
+    one = np.array([[1], [0]], kind)
+    wanted = np.where(x[:, None] > 0, one, x[:, None].astype(kind))
+    file_gives(function, x, wanted, tmp_path, opset=opset)
+
+
+def test_a_vector_chooses_rows(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    x = np.array([[-1.0, np.inf], [2.0, 0.0]], np.float32)
+    wanted = np.array([[0, 0], [2, 0]], np.float32)
+    file_gives(
+        lambda x: tf.compat.v1.where(x[:, 0] > 0, x, tf.zeros_like(x)),
+        x,
+        wanted,
+        tmp_path,
+    )
+
+
+def test_where_inside_a_loop(tmp_path):
+    def function(x):
+        def body(i, y):
+            return i + 1, ops.where(y == 0, 0.0, 1 / y)
+
+        return ops.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    x = np.array([[0.0, 4.0]], np.float32)
+    file_gives(function, x, np.array([[0, 0.25]], np.float32), tmp_path)
+
+
+WRONG = {
+    "floor_div": ("FloorDiv", "negative integers", "int32", lambda x: x // 3),
+    "mod": ("FloorMod", "negative integers", "int64", lambda x: x % 3),
+    "one_hot": ("OneHot", "negative integers", "int32", lambda x: ops.one_hot(x, 3)),
+    "zero": ("SelectV2", "zeros", "float32", CHOICES["guarded reciprocal"][0]),
+    "large": (
+        "SelectV2",
+        "large numbers",
+        "float64",
+        CHOICES["guarded exponential"][0],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind", "dtype", "function"), WRONG.values(), ids=WRONG
+)
+def test_verification_notices_what_tf2onnx_gets_wrong(
+    operator, kind, dtype, function, tmp_path, monkeypatch
+):
+    monkeypatch.delitem(handlers.HANDLERS, operator)
+    refused(f"with {kind}", model_of(function, dtype=dtype), tmp_path)
+
+
+FUSSY = {
+    "no negative integer": ("int32", lambda x: 2**x),
+    "no large number": (
+        "float32",
+        lambda x: ops.take(
+            ops.arange(9), ops.cast(x, "int32") % 9 + ops.cast(x > 9, "int32") * 99
+        ),
+    ),
+    "not a number": ("float32", lambda x: ops.softmax(x / ops.abs(x))),
+    "mask": ("int32", lambda x: ops.softmax((1 - ops.cast(x, "float32")) * -3.4e38)),
+    "overflow of one number": ("float32", ops.prod),
+    "argmax": ("float32", lambda x: ops.argmax(x, -1)),
+    "rounding": ("float32", lambda x: ops.sin(ops.matmul(x, 9 * ops.ones((6, 3))))),
+}
+
+
+@pytest.mark.parametrize(("dtype", "function"), FUSSY.values(), ids=FUSSY)
+def test_a_right_file_is_not_refused_for_extremes(dtype, function, tmp_path):
+    exported(model_of(function, dtype=dtype), tmp_path)
 
 
 # Names, dtypes and signatures.

@@ -9,6 +9,8 @@ from kzoo.exporters.tolerances import TOLERANCES
 # Axis sizes of the three verification runs: batch 1, longer, a larger batch.
 BATCH_SIZES = (1, 2, 4)
 SEQUENCE_SIZES = (3, 8, 6)
+# The exponential overflows, or is 0.
+LARGE = {"float32": 1e2, "float64": 1e3}
 
 
 def draw_inputs(signature, limits, seed=0):
@@ -16,7 +18,7 @@ def draw_inputs(signature, limits, seed=0):
 
     Args:
         signature: the `Signature`.
-        limits: what the integers of each input stay below.
+        limits: what the integers of each input stay below; 2 where it is `None`.
         seed: of the numbers.
 
     Returns:
@@ -44,12 +46,46 @@ def draw_inputs(signature, limits, seed=0):
             if dtype == "bool":
                 array = rng.random(sizes) < 0.7
             elif dtype.startswith("int"):
-                array = rng.integers(0, limit, sizes)
+                array = rng.integers(0, limit or 2, sizes)
             else:
                 array = rng.standard_normal(sizes)
             example[name] = np.asarray(array, dtype)
         examples.append(example)
     return examples
+
+
+def draw_extremes(signature, limits, example, seed=0):
+    """Inputs that show where a file computes otherwise, and a model may refuse.
+
+    Args:
+        signature: the `Signature`.
+        limits: as for `draw_inputs`; what has one stays as it is.
+        example: dict of arrays that the model takes.
+        seed: of the numbers.
+
+    Returns:
+        list of pairs: what the inputs hold, and a dict of arrays. Negative integers,
+        zeros among floats, large floats; what no input can hold is left out.
+    """
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, dtype, limit in zip(signature.names, signature.dtypes, limits):
+        shape = example[name].shape
+        order = rng.permutation(example[name].size)
+        changed = {}
+        if dtype in LARGE:
+            zeros, large = example[name].flatten(), example[name].flatten()
+            zeros[order[::3]] = 0
+            large[order[::4]] = LARGE[dtype]
+            large[order[1::4]] = -LARGE[dtype]
+            changed = {"zeros": zeros, "large numbers": large}
+        elif dtype != "bool" and limit is None:
+            integers = rng.integers(0, 8, order.size).astype(dtype)
+            integers[order[::2]] = ~integers[order[::2]]
+            changed = {"negative integers": integers}
+        for kind, array in changed.items():
+            found.setdefault(kind, dict(example))[name] = array.reshape(shape)
+    return list(found.items())
 
 
 def expected_outputs(signature, example):
@@ -75,7 +111,7 @@ def expected_outputs(signature, example):
     }
 
 
-def compare_file(signature, path, inputs_list, expected, tolerance):
+def compare_file(signature, path, inputs_list, expected, tolerance, extremes=()):
     """The largest difference of each output; see `compare`.
 
     Args:
@@ -84,6 +120,9 @@ def compare_file(signature, path, inputs_list, expected, tolerance):
         inputs_list: dicts of arrays, one a run.
         expected: what the model gives for each.
         tolerance: allowed difference.
+        extremes: of `draw_extremes`. What the model refuses is passed over, so is what
+            onnxruntime refuses: nothing wrong comes of it unnoticed. The others have
+            to be equal in the rows in which the model gives finite numbers alone.
     """
     import onnxruntime as ort
 
@@ -126,10 +165,7 @@ def compare_file(signature, path, inputs_list, expected, tolerance):
             )
     differences = dict.fromkeys(expected[0], 0.0)
     for example, right in zip(inputs_list, expected):
-        feed = {
-            name: np.asarray(example[name], dtype)
-            for name, dtype in zip(signature.names, signature.dtypes)
-        }
+        feed = _feed(signature, example)
         shapes = {name: x.shape for name, x in feed.items()}
         try:
             found = session.run(list(right), feed)
@@ -139,18 +175,57 @@ def compare_file(signature, path, inputs_list, expected, tolerance):
             ) from error
         for (name, x), y in zip(right.items(), found):
             difference = _difference(x, y)
-            scale = 0.0  # integers and booleans must be equal
-            if x.dtype.kind == "f":
-                largest = np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
-                scale = max(1.0, float(largest) / TOLERANCES["tf2onnx"].size)
-            if not difference <= tolerance * scale:
+            allowed = tolerance * _scale(x)
+            if not difference <= allowed:
                 raise ExportError(
                     f"Output '{name}' differs from the Keras model by "
                     f"{difference:.3g} on inputs of the shapes {shapes}; allowed: "
-                    f"{tolerance * scale:.3g}."
+                    f"{allowed:.3g}."
                 )
             differences[name] = max(differences[name], difference)
+    for kind, example in extremes:
+        _compare_extreme(signature, session, kind, example, tolerance)
     return differences
+
+
+def _compare_extreme(signature, session, kind, example, tolerance):
+    try:
+        expected = expected_outputs(signature, example)
+        found = session.run(list(expected), _feed(signature, example))
+    except Exception:  # the model's own, or onnxruntime's
+        return
+    for (name, x), y in zip(expected.items(), found):
+        what = "differs from the Keras model"
+        if x.dtype.kind == "f" and x.shape == y.shape:
+            # Runtimes differ in what NaN does to its neighbours.
+            finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+            x, y = x[finite], y[finite]
+        if kind == "large numbers":
+            # Rounding grows with them, so that finite numbers are all one.
+            what = "is not finite where that of the Keras model is"
+            wrong = x.dtype.kind == "f" and not np.all(np.isfinite(y))
+        else:
+            wrong = not _difference(x, y) <= tolerance * _scale(x)
+        if wrong:
+            raise ExportError(
+                f"Output '{name}' {what} on inputs with {kind}. Pass inputs=[...] to "
+                "verify with others, if the model never gets such ones."
+            )
+
+
+def _feed(signature, example):
+    return {
+        name: np.asarray(example[name], dtype)
+        for name, dtype in zip(signature.names, signature.dtypes)
+    }
+
+
+def _scale(x):
+    """What the tolerance is multiplied by; integers and booleans must be equal."""
+    if x.dtype.kind != "f":
+        return 0.0
+    largest = np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
+    return max(1.0, float(largest) / TOLERANCES["tf2onnx"].size)
 
 
 def _difference(x, y):

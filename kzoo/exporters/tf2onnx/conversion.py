@@ -11,6 +11,7 @@ from kzoo.exporters.checks import check_finite
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx.comparison import (
     compare_file,
+    draw_extremes,
     draw_inputs,
     expected_outputs,
 )
@@ -57,7 +58,9 @@ def convert(
             of different lengths need different names.
         inputs: dicts of numpy arrays to verify with, one a run; by default three
             random ones: batch 1, longer, a larger batch. Random integers stay below
-            the size of the table that they index, and are 0 and 1 where none is.
+            the size of the table that they index, and are 0 and 1 where none is. The
+            default adds runs with negative integers where no table is indexed, with
+            zeros among floats and with large floats, where the model takes them.
         tolerance: allowed difference, times the largest absolute output if over 1.
         overwrite: whether `path` may exist.
 
@@ -76,8 +79,10 @@ def convert(
     signature = Signature(model, input_signature, axes)
     _check_model(model)
     graph_def, outputs, example_limits = freeze(model, signature)
+    extremes = []
     if inputs is None:
         inputs = draw_inputs(signature, example_limits)
+        extremes = draw_extremes(signature, example_limits, inputs[-1])
     expected = [expected_outputs(signature, example) for example in inputs]
     proto = to_onnx(graph_def, signature, outputs, opset, model)
     store_once(proto)
@@ -85,7 +90,9 @@ def convert(
     return _write(
         path,
         proto,
-        lambda file: compare_file(signature, file, inputs, expected, tolerance),
+        lambda file: compare_file(
+            signature, file, inputs, expected, tolerance, extremes
+        ),
     )
 
 

@@ -36,7 +36,8 @@ def freeze(model, signature):
 
     Returns:
         the GraphDef, its inputs named `kzoo_input_0:0` and so on; a list of `Output`;
-        and the number of rows that each integer input indexes, 2 where it does not.
+        and the number of rows that each integer input indexes, 2 where it is not
+        known, `None` where it indexes none.
 
     Raises:
         ExportError: state, half precision, too many weights.
@@ -166,7 +167,7 @@ _INTEGER_TYPES = {3, 9}  # DT_INT32, DT_INT64
 
 
 def _index_limits(graph_def, signature):
-    """Rows of the smallest table that each integer input indexes; 2 without one."""
+    """Rows of the smallest table that each integer input indexes; see `freeze`."""
     nodes = {node.name: node for node in graph_def.node}
     consumers = {}
     for node in graph_def.node:
@@ -192,7 +193,7 @@ def _index_limits(graph_def, signature):
 
     limits = []
     for i in range(len(signature.names)):
-        found, seen, queue = [2**31], set(), deque([f"kzoo_input_{i}"])
+        found, seen, queue = [], set(), deque([f"kzoo_input_{i}"])
         while queue:
             for node, position in consumers.get(queue.popleft(), ()):
                 if node.op == "GatherV2" and position == 1:
@@ -206,5 +207,6 @@ def _index_limits(graph_def, signature):
                 if dtype in _INTEGER_TYPES:
                     seen.add(node.name)
                     queue.append(node.name)
-        limits.append(min(found) if min(found) < 2**31 else 2)
+        known = [size for size in found if size < 2**31]
+        limits.append(min(known, default=2) if found else None)
     return limits

@@ -1,8 +1,13 @@
-"""What tf2onnx lacks of the operators that Keras emits."""
+"""What tf2onnx lacks of the operators that Keras emits, or writes wrongly."""
 
 import numpy as np
 
 from kzoo.exporters.errors import ExportError
+
+# Of `onnx.TensorProto`, which is loaded for an export only.
+FLOAT, UINT8, INT32, INT64, STRING, BOOL, DOUBLE, UINT64 = 1, 2, 6, 7, 8, 9, 11, 13
+REAL = (FLOAT, DOUBLE)
+OTHER_INTEGERS = (3, 4, 5, 12, 13)  # int8, uint16, int16, uint32, uint64
 
 
 def erfc(graph, node, name, args):
@@ -29,28 +34,25 @@ def dynamic_update_slice(graph, node, name, args):
     Axis by axis: what lies before, the rows of the update (the next axis decides what
     they become), what lies after.
     """
-    from onnx import TensorProto
-
     x, update, starts = node.input
     dtype = graph.get_dtype(node.output[0])
     shape, update_shape = graph.get_shape(x), graph.get_shape(update)
     if shape is None or update_shape is None:
         raise ExportError("slice_update of a tensor of unknown rank")
     graph.remove_node(name)
-    int64 = TensorProto.INT64
     rank = len(shape)
-    sizes = _emit(graph, "Shape", [x], int64, [rank])
-    lengths = _emit(graph, "Shape", [update], int64, [rank])
-    starts = _emit(graph, "Cast", [starts], int64, [rank], to=int64)
-    last = _emit(graph, "Sub", [sizes, lengths], int64, [rank])
-    starts = _emit(graph, "Min", [starts, last], int64, [rank])
+    sizes = _emit(graph, "Shape", [x], INT64, [rank])
+    lengths = _emit(graph, "Shape", [update], INT64, [rank])
+    starts = _emit(graph, "Cast", [starts], INT64, [rank], to=INT64)
+    last = _emit(graph, "Sub", [sizes, lengths], INT64, [rank])
+    starts = _emit(graph, "Min", [starts, last], INT64, [rank])
     zeros = _constant(graph, np.zeros(rank, np.int64))
-    starts = _emit(graph, "Max", [starts, zeros], int64, [rank])
-    ends = _emit(graph, "Add", [starts, lengths], int64, [rank])
+    starts = _emit(graph, "Max", [starts, zeros], INT64, [rank])
+    ends = _emit(graph, "Add", [starts, lengths], INT64, [rank])
 
     def pick(vector, axis):
         where = _constant(graph, np.array([axis], np.int64))
-        return _emit(graph, "Gather", [vector, where], int64, [1], axis=0)
+        return _emit(graph, "Gather", [vector, where], INT64, [1], axis=0)
 
     def cut(rows, begin, end, axis):
         where = _constant(graph, np.array([axis], np.int64))
@@ -76,14 +78,131 @@ def dynamic_update_slice(graph, node, name, args):
         parts = [before, updated(middle, depth + 1), after]
         return _emit(graph, "Concat", parts, dtype, [-1] * rank, axis=axis)
 
-    graph.make_node(
-        "Identity",
-        [updated(x, 0)],
-        outputs=node.output,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
+    _replace(graph, node, name, updated(x, 0), dtype, shape)
+
+
+def select(graph, node, name, args):
+    """Writes `where` as `Where`; tf2onnx adds products with 0 and 1.
+
+    Where the branch that is not taken is infinite or NaN, so is its product with 0.
+    """
+    condition, x, y = node.input
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    if node.type == "Select":  # TensorFlow 1: a vector picks whole rows
+        rank = graph.get_rank(x) if graph.get_rank(y) is None else graph.get_rank(y)
+        given = graph.get_rank(condition)
+        if rank is None and given in (None, 1):
+            raise ExportError("Select of tensors of unknown rank")
+        if given == 1 and rank > 1:
+            axes = _constant(graph, np.arange(1, rank))
+            condition = _emit(graph, "Unsqueeze", [condition, axes], BOOL)
+        elif given is None and rank > 1:
+            raise ExportError("Select by a condition of unknown rank")
+    graph.remove_node(name)
+    value = _where(graph, condition, x, y, dtype, shape)
+    _replace(graph, node, name, value, dtype, shape)
+
+
+def floor_div(graph, node, name, args):
+    """Writes `x // y`; `Div` of integers rounds towards 0, as tf2onnx leaves it.
+
+    The quotient is one less where the remainder of `Div` and that of `Mod`, which has
+    the sign of the divisor, differ.
+    """
+    x, y = node.input
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    graph.remove_node(name)
+    if dtype in REAL:
+        value = _emit(graph, "Div", [x, y], dtype, shape)
+        value = _emit(graph, "Floor", [value], dtype, shape)
+    elif dtype == UINT64:
+        value = _emit(graph, "Div", [x, y], dtype, shape)
+    else:
+        wide = dtype if dtype in (INT32, INT64) else INT64
+        x, y = _cast(graph, x, dtype, wide), _cast(graph, y, dtype, wide)
+        value = _emit(graph, "Div", [x, y], wide, shape)
+        product = _emit(graph, "Mul", [value, y], wide, shape)
+        rest = _emit(graph, "Sub", [x, product], wide, shape)
+        modulus = _emit(graph, "Mod", [x, y], wide, shape)
+        same = _emit(graph, "Equal", [rest, modulus], BOOL, shape)
+        less = _emit(graph, "Not", [same], BOOL, shape)
+        less = _emit(graph, "Cast", [less], wide, shape, to=wide)
+        value = _emit(graph, "Sub", [value, less], wide, shape)
+        value = _cast(graph, value, wide, dtype)
+    _replace(graph, node, name, value, dtype, shape)
+
+
+def floor_mod(graph, node, name, args):
+    """Writes `x % y`, which has the sign of `y`.
+
+    `Mod` of integers is that. tf2onnx writes `x - floor(x / y) * y`, with a `Div` of
+    integers that rounds towards 0; among floats it gives 0 for `1 % 0.1` and NaN for
+    `5 % inf`, where TensorFlow's remainder is exact.
+    """
+    x, y = node.input
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    graph.remove_node(name)
+    if dtype in REAL:
+        zero = _zero(graph, dtype)
+        rest = _emit(graph, "Mod", [x, y], dtype, shape, fmod=1)  # the sign of x
+        below = _emit(graph, "Less", [rest, zero], BOOL, shape)
+        above = _emit(graph, "Greater", [rest, zero], BOOL, shape)
+        minus = _emit(graph, "Less", [y, zero], BOOL, graph.get_shape(y))
+        plus = _emit(graph, "Not", [minus], BOOL, graph.get_shape(y))
+        below = _emit(graph, "And", [below, plus], BOOL, shape)
+        above = _emit(graph, "And", [above, minus], BOOL, shape)
+        apart = _emit(graph, "Or", [below, above], BOOL, shape)
+        moved = _emit(graph, "Add", [rest, y], dtype, shape)
+        value = _emit(graph, "Where", [apart, moved, rest], dtype, shape)
+    else:
+        value = _emit(graph, "Mod", [x, y], dtype, shape)
+    _replace(graph, node, name, value, dtype, shape)
+
+
+def one_hot(graph, node, name, args):
+    """Writes `one_hot` as a comparison with each class; `OneHot` wraps negative ids.
+
+    tf2onnx refuses whatever but float32 where the ids are no vector.
+    """
+    ids, depth, on, off = node.input
+    axis = node.get_attr_value("axis", -1)
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    given, rank = graph.get_dtype(ids), graph.get_rank(ids)
+    if axis != -1 and rank is None:
+        raise ExportError("one_hot of a tensor of unknown rank")
+    graph.remove_node(name)
+    ids = _cast(graph, ids, given, INT64)
+    where = _constant(graph, np.array([axis]))
+    ids = _emit(graph, "Unsqueeze", [ids, where], INT64)
+    zero, one = _constant(graph, np.int64(0)), _constant(graph, np.int64(1))
+    depth = _emit(graph, "Cast", [depth], INT64, [], to=INT64)
+    classes = _emit(graph, "Range", [zero, depth, one], INT64, [-1])
+    if axis != -1 and axis < rank:
+        after = _constant(graph, np.arange(1, rank - axis + 1))
+        classes = _emit(graph, "Unsqueeze", [classes, after], INT64)
+    equal = _emit(graph, "Equal", [ids, classes], BOOL, shape)
+    value = _where(graph, equal, on, off, dtype, shape)
+    _replace(graph, node, name, value, dtype, shape)
+
+
+def segment_sum(graph, node, name, args):
+    """Has nothing added for negative ids, which tf2onnx counts from the end."""
+    from tf2onnx.onnx_opset.reduction import SegmentSum
+
+    data, ids, count = node.input
+    dtype, given = graph.get_dtype(data), graph.get_dtype(ids)
+    shape = graph.get_shape(data)
+    if graph.get_rank(ids) != 1 or shape is None:
+        raise ExportError("segment_sum by ids that are no vector")
+    first = _zero(graph, given)
+    negative = _emit(graph, "Less", [ids, first], BOOL, [-1])
+    if len(shape) > 1:
+        axes = _constant(graph, np.arange(1, len(shape)))
+        negative = _emit(graph, "Unsqueeze", [negative, axes], BOOL)
+    data = _where(graph, negative, _zero(graph, dtype), data, dtype, shape)
+    ids = _emit(graph, "Max", [ids, first], given, [-1])
+    graph.replace_inputs(node, [data, ids, count])
+    SegmentSum.any_version(graph.opset, graph, node)
 
 
 def rewrite_signbit(graph, ops):
@@ -93,10 +212,9 @@ def rewrite_signbit(graph, ops):
     `where(x < 0 or 1 / x < 0, mask, 0)`. Equal but for a NaN with a sign, which
     argmax treats like any other. Another use of `Bitcast` stays, and is refused.
     """
-    from onnx import TensorProto
     from tf2onnx import utils
 
-    masks = {TensorProto.FLOAT: -(2**31), TensorProto.DOUBLE: -(2**63)}
+    masks = {FLOAT: -(2**31), DOUBLE: -(2**63)}
     for bitcast in [op for op in ops if op.type == "Bitcast"]:
         x = bitcast.input[0]
         mask = masks.get(graph.get_dtype(x))
@@ -112,20 +230,19 @@ def rewrite_signbit(graph, ops):
             shape = graph.get_shape(x)
             real_type = utils.map_onnx_to_numpy_type(real)
             integer_type = utils.map_onnx_to_numpy_type(integer)
-            zero = _constant(graph, np.zeros((), real_type))
+            zero = _zero(graph, real)
             one = _constant(graph, np.ones((), real_type))
-            boolean = TensorProto.BOOL
             inverse = _emit(graph, "Div", [one, x], real, shape)
-            negative = _emit(graph, "Less", [x, zero], boolean, shape)
-            below = _emit(graph, "Less", [inverse, zero], boolean, shape)
-            either = _emit(graph, "Or", [negative, below], boolean, shape)
+            negative = _emit(graph, "Less", [x, zero], BOOL, shape)
+            below = _emit(graph, "Less", [inverse, zero], BOOL, shape)
+            either = _emit(graph, "Or", [negative, below], BOOL, shape)
             bit = _emit(
                 graph,
                 "Where",
                 [
                     either,
                     _constant(graph, np.asarray(mask, integer_type)),
-                    _constant(graph, np.zeros((), integer_type)),
+                    _zero(graph, integer),
                 ],
                 integer,
                 shape,
@@ -147,6 +264,42 @@ def _constant(graph, value):
     return graph.make_const(_name("constant"), np.asarray(value)).output[0]
 
 
+def _zero(graph, dtype):
+    from tf2onnx import utils
+
+    return _constant(graph, np.zeros((), utils.map_onnx_to_numpy_type(dtype)))
+
+
+def _cast(graph, x, dtype, to):
+    if dtype == to:
+        return x
+    return _emit(graph, "Cast", [x], to, graph.get_shape(x), to=to)
+
+
+def _where(graph, condition, x, y, dtype, shape):
+    """`Where`, of what onnxruntime has it for; others go through one that it has."""
+    if dtype in (BOOL, *OTHER_INTEGERS):
+        wide = UINT8 if dtype == BOOL else INT64
+        x, y = _cast(graph, x, dtype, wide), _cast(graph, y, dtype, wide)
+        value = _emit(graph, "Where", [condition, x, y], wide, shape)
+        return _cast(graph, value, wide, dtype)
+    if dtype not in (*REAL, INT32, INT64, UINT8, STRING):
+        raise ExportError(f"where of numbers of the ONNX type {dtype}")
+    return _emit(graph, "Where", [condition, x, y], dtype, shape)
+
+
+def _replace(graph, node, name, value, dtype, shape):
+    """Gives `value` the name of the output of a node that was removed."""
+    graph.make_node(
+        "Identity",
+        [value],
+        outputs=node.output,
+        name=name,
+        dtypes=[dtype],
+        shapes=[shape],
+    )
+
+
 def _emit(graph, op_type, inputs, dtype, shape=None, **attributes):
     return graph.make_node(
         op_type,
@@ -160,6 +313,12 @@ def _emit(graph, op_type, inputs, dtype, shape=None, **attributes):
 
 HANDLERS = {
     "Erfc": (erfc, []),
+    "FloorDiv": (floor_div, []),
+    "FloorMod": (floor_mod, []),
+    "OneHot": (one_hot, []),
+    "Select": (select, []),
+    "SelectV2": (select, []),
+    "UnsortedSegmentSum": (segment_sum, []),
     "XlaDynamicUpdateSlice": (dynamic_update_slice, []),
 }
 REWRITERS = [rewrite_signbit]
