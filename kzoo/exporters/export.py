@@ -26,6 +26,7 @@ _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
 _REPORT = "report.json"
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
+_ANOTHER = "Verify it against the model that it was exported from, or export this one."
 
 
 def export(
@@ -219,7 +220,7 @@ def export(
             elif format == "genai":
                 report.format = "genai"
                 genai.describe(task, target, report)
-                genai.verify(task, target, report)
+                genai.verify(task, target, report, new=True)
             else:
                 _describe(task, target)
             report.path, report.text = str(path), text
@@ -267,7 +268,7 @@ def verify(path, task, inputs=None):
         format = "genai"
     elif (path / "saved_model.pb").is_file():
         format = "tf_saved_model"
-    opened, metadata = {}, {}
+    opened = {}
     if _is_file_name(path):
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
@@ -276,11 +277,14 @@ def verify(path, task, inputs=None):
             report = _verify_converted(path, task, inputs)
             report.files = _sizes(path)
             return report
-    _check_windows(path, metadata, task)
+    _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
         declared = saved_model.signatures_of(path)
         text = any("string" in dtypes for dtypes in declared.values())
         said = {"functions": declared}
+    if format == "onnx" and not said and not opened:
+        for file in sorted(path.glob("*.onnx"))[:1]:
+            text = onnx.takes_text(onnx.open_session(file))
     functions = {f.name: f for f in _offered(task, format, text)}
     if said:
         functions = {n: f for n, f in functions.items() if n in said["functions"]}
@@ -297,6 +301,9 @@ def verify(path, task, inputs=None):
     if format != "tf_saved_model":
         paths = _onnx_files(path, functions, opened, said, format)
         functions = {name: functions[name] for name in paths}
+        for name, file in paths.items():
+            _check_said(file, onnx.said_of(file), task)
+            onnx.check_defaults(functions[name], file)
         mode = onnx.quantize_mode(session_of(next(iter(paths))))
     own, notes, reports = [], [], []
     if inputs is not None:
@@ -326,16 +333,49 @@ def verify(path, task, inputs=None):
     return report
 
 
-def _check_windows(path, metadata, task):
-    """Raises `ExportError` where the artifact says other windows than the task has.
+def _check_folder(path, task, format):
+    """Raises `ExportError` where what stands beside a model is not the task's."""
+    file = path / "config.json"
+    if file.is_file():
+        try:
+            said = json.loads(file.read_text(encoding="utf-8"))
+            right = isinstance(said, dict) and isinstance(said.get("model"), dict)
+        except (OSError, ValueError):
+            right = False
+        if not right:
+            raise ExportError(
+                f"{file} was cut short, or is no config of kzoo. Export the model "
+                "again, to a new folder."
+            )
+        _check_said(file, said, task)
+    if format != "genai":  # which writes a tokenizer in another form
+        try:
+            task.check_saved_tokenizer(path)
+        except (OSError, ValueError) as error:
+            raise ExportError(
+                f"The tokenizer beside the model should be the task's. Received: "
+                f"{error} {_ANOTHER}"
+            ) from error
 
-    Numbers tell them apart in cases alone that are longer than both.
+
+def _check_said(where, said, task):
+    """Raises `ExportError` where an artifact says that it is of another model.
+
+    Numbers do not tell names apart, and windows in cases alone that are longer than
+    both.
+
+    Args:
+        where: the file that says it.
+        said: dict; `"task"`, `"labels"` and the config, `"model"`, may be missing.
+        task: what it should be of.
     """
-    said = json.loads(metadata.get("config", "{}"))
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        text = (path / "config.json").read_text(encoding="utf-8")
-        said = dict(json.loads(text)["model"])
-    own = json.loads(json.dumps(task.config.to_dict()))
+    for name, mine in _names_of(task).items():
+        if said.get(name, mine) != mine:
+            raise ExportError(
+                f"{where} is of a model with {name}={said[name]!r}, and {task.name} "
+                f"has {mine!r}. {_ANOTHER}"
+            )
+    said, own = said.get("model", {}), json.loads(json.dumps(task.config.to_dict()))
     for side in ("encoder", "decoder"):
         both = said.get(side), own.get(side)
         if not all(both):
@@ -344,9 +384,8 @@ def _check_windows(path, metadata, task):
             theirs, mine = (stack.get(name) for stack in both)
             if theirs != mine:
                 raise ExportError(
-                    f"{path} is of a model whose {side} has {name}={theirs}, and "
-                    f"{task.name} has {mine}. Verify it against the model that it was "
-                    "exported from, or export this one."
+                    f"{where} is of a model whose {side} has {name}={theirs}, and "
+                    f"{task.name} has {mine}. {_ANOTHER}"
                 )
 
 
@@ -558,9 +597,16 @@ def _function_in(session, functions, path):
     raise ExportError(f"{path} holds none of {list(functions)}. It gives {outputs}.")
 
 
+def _names_of(task):
+    """What a task and its classes are called."""
+    labels = getattr(task, "labels", None)
+    return {"task": type(task).__name__, "labels": labels and list(labels)}
+
+
 def _describe(task, folder):
     """Config and tokenizer, so that a service needs nothing else."""
-    text = json.dumps({"task": type(task).__name__, "model": task.config.to_dict()})
+    names = {name: value for name, value in _names_of(task).items() if value}
+    text = json.dumps({**names, "model": task.config.to_dict()})
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     if task.tokenizer is not None:
         task.tokenizer.save(folder)

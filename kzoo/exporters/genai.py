@@ -199,7 +199,7 @@ def _tokenizer_files(task):
     return {"tokenizer.json": model, "tokenizer_config.json": config}
 
 
-def verify(task, folder, report, own=()):
+def verify(task, folder, report, own=(), new=False):
     """Generates step by step in onnxruntime and in onnxruntime-genai, as Keras does.
 
     The logits are compared with those of the task without a cache, too.
@@ -209,12 +209,21 @@ def verify(task, folder, report, own=()):
         folder: of the model and its files.
         report: gets the checks.
         own: `Batch`es of the user's inputs, which are prompts, too.
+        new: whether the folder is just being made. Then the files of a tokenizer that
+            onnxruntime-genai reads otherwise are removed, and a note says so.
 
     Raises:
-        ExportError: a token or a logit differs, or what ends the text.
+        ExportError: a token or a logit differs, or what ends the text; or an id of the
+            tokenizer, but in a new folder.
     """
-    said = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
-    said = said["model"]["eos_token_id"]
+    file = Path(folder) / CONFIG
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))["model"]["eos_token_id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(
+            f"{file} should be what kzoo writes, JSON with model.eos_token_id. "
+            f"Received: {error!r}. Export the model again."
+        ) from error
     if said != _eos_token_id(task):
         raise ExportError(
             f"{report.path}, {CONFIG}: eos_token_id should be {_eos_token_id(task)}, "
@@ -222,6 +231,7 @@ def verify(task, folder, report, own=()):
         )
     ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
     _verify(task, Path(folder), report, ids, task.room(8))
+    _check_tokenizer(task, Path(folder), report, new)
     for batch in own:
         ids = batch.columns["token_ids"]
         _verify(task, Path(folder), report, ids, batch.new_tokens, batch.names)
@@ -273,8 +283,6 @@ def _verify(task, folder, report, ids, steps, rows=None):
         raise ExportError(f"onnxruntime-genai cannot run {folder}: {error}") from error
     found = [before_end(row.tolist(), ends) for row in found]
     _check_tokens("greedy in onnxruntime-genai", found, expected, steps, report, rows)
-    if not rows and (folder / "tokenizer.json").is_file():
-        _check_tokenizer(task, onnxruntime_genai.Tokenizer(model), folder, report)
 
 
 def _decode(task, folder, ids, mask, steps):
@@ -331,15 +339,61 @@ def _check_tokens(case, found, expected, steps, report, rows):
     )
 
 
-def _check_tokenizer(task, tokenizer, folder, report):
-    """Removes the tokenizer's files where onnxruntime-genai gives other ids."""
-    for text, expected in zip(SAMPLES, task.tokenizer.encode(SAMPLES), strict=True):
-        found = tokenizer.encode(text).tolist()
-        if found != expected:
-            for name in ("tokenizer.json", "tokenizer_config.json"):
-                (folder / name).unlink()
-            report.notes.append(
-                "No tokenizer.json: onnxruntime-genai gives other ids than the task's "
-                f"tokenizer, for {text!r} {found} and not {expected}. Give it ids."
+def _check_tokenizer(task, folder, report, new):
+    """Raises `ExportError` where onnxruntime-genai gives other ids; see `verify`."""
+    if task.tokenizer is None or not (folder / "tokenizer.json").is_file():
+        return
+    if not new:
+        _check_files(task, folder)
+    if importlib.util.find_spec("onnxruntime_genai") is None:
+        return
+    import onnxruntime_genai
+
+    try:
+        tokenizer = onnxruntime_genai.Tokenizer(onnxruntime_genai.Model(str(folder)))
+        found = [tokenizer.encode(text).tolist() for text in SAMPLES]
+    except Exception as error:  # it raises what C++ throws, RuntimeError or else
+        raise ExportError(
+            f"onnxruntime-genai cannot read {folder / 'tokenizer.json'}: {error}. "
+            "Export the model again."
+        ) from error
+    expected = task.tokenizer.encode(SAMPLES)
+    for text, got, right in zip(SAMPLES, found, expected, strict=True):
+        if got == right:
+            continue
+        if not new:
+            raise ExportError(
+                f"{report.path}, tokenizer.json: for {text!r} the ids should be "
+                f"{right}, which the task's tokenizer gives. Received from "
+                f"onnxruntime-genai: {got}. Export the model again."
             )
-            return
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        report.notes.append(
+            "No tokenizer.json: onnxruntime-genai gives other ids than the task's "
+            f"tokenizer, for {text!r} {got} and not {right}. Give it ids."
+        )
+        return
+
+
+def _check_files(task, folder):
+    """Raises `ExportError` where a tokenizer's file is not what `describe` writes."""
+    import tokenizers
+
+    def read(text):  # as the installed version would write it
+        return json.loads(tokenizers.Tokenizer.from_str(text).to_str())
+
+    for name, content in (_tokenizer_files(task) or {}).items():
+        file, parse = folder / name, read if name == "tokenizer.json" else json.loads
+        try:
+            same = parse(file.read_text(encoding="utf-8")) == parse(json.dumps(content))
+        except Exception as error:  # tokenizers raises no other class
+            raise ExportError(
+                f"{file} cannot be read: {error}. Export the model again."
+            ) from error
+        if not same:
+            raise ExportError(
+                f"{file} should be what the tokenizer of {task.name} gives, and is "
+                "not. Verify it against the model that it was exported from, or export "
+                "this one."
+            )

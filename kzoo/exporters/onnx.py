@@ -19,7 +19,7 @@ import numpy as np
 from kzoo.exporters import checks
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
-from kzoo.generation.search import TOKENS_BETWEEN_JOINS
+from kzoo.generation.search import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
 from kzoo.ops.onnx_graph import (
     DEFAULT_OPSET,
     MINIMUM_OPSET,
@@ -32,6 +32,8 @@ MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
+# Inputs of a file, no function's.
+_FILE_OPTIONS = {TOKENS_BETWEEN_JOINS: USUAL_BETWEEN_JOINS}
 
 
 def emit(function, names, opset, low_memory=False):
@@ -320,6 +322,69 @@ def check_interface(function, session, where):
                 f"{where}: should have the outputs {function.outputs}. "
                 f"Received: {output.name} with axes {output.shape}."
             )
+
+
+def check_defaults(function, path):
+    """Raises `ExportError` when an input that is left out is not what it should be."""
+    expected = {a.name: a.default for a in function.arguments}
+    _, found = _head(path, {*expected, *_FILE_OPTIONS})
+    expected |= {n: value for n, value in _FILE_OPTIONS.items() if n in found}
+    for name, right in expected.items():
+        got = found.get(name)
+        if right is not None and got is not None:
+            right = np.asarray(right, got.dtype)
+            if np.array_equal(got, right):
+                continue
+        if right is not got:
+            got, right = (x if x is None else x.tolist() for x in (got, right))
+            raise ExportError(
+                f"{path}: the input {name} should be {right} where it is left out, as "
+                f"the task has it. Received: {got}. Verify it against the model that "
+                "it was exported from, or export this one."
+            )
+
+
+def said_of(path):
+    """What a file says of the model that it is of, by the keys of `config.json`.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    metadata, _ = _head(path)
+    said = {"task": metadata["task"]} if "task" in metadata else {}
+    try:
+        for name, key in (("labels", "labels"), ("model", "config")):
+            if key in metadata:
+                said[name] = json.loads(metadata[key])
+    except ValueError as error:
+        raise ExportError(
+            f"{path}: its metadata should have {key} as JSON. Received: "
+            f"{metadata[key]!r}. Export the model again."
+        ) from error
+    return said
+
+
+def _head(path, names=()):
+    """The metadata of a file, a dict, and name to array of these initialisers.
+
+    Raises:
+        ExportError: it is no ONNX file, or was cut short.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+        arrays = {
+            tensor.name: onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
+            for tensor in model.graph.initializer
+            if tensor.name in names
+        }
+    except Exception as error:  # protobuf's and onnx's have no common base class
+        raise ExportError(
+            f"{path} should be an ONNX file, and cannot be read: {error}. Export the "
+            "model again."
+        ) from error
+    return {entry.key: entry.value for entry in model.metadata_props}, arrays
 
 
 def quantize_mode(session):

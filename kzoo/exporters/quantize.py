@@ -169,9 +169,12 @@ def quantize_rows(rows, mode):
 
 
 def _scales(rows, largest):
-    """What makes the largest number of the last axis `largest`; 1 where all are 0."""
+    """What makes the largest number of the last axis `largest`; 1 where all are 0.
+
+    So it is where they are so small that float32 has no normal number for a step.
+    """
     scales = np.abs(rows).max(axis=-1) / np.float32(largest)
-    return np.where(scales > 0, scales, 1).astype("float32")
+    return np.where(scales >= np.finfo("float32").tiny, scales, 1).astype("float32")
 
 
 def dequantize(values, scales, mode, shape, by_rows):

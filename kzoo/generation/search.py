@@ -21,6 +21,7 @@ from kzoo.generation.sampling import keep_probable, sample
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 TINY = math.ldexp(1.0, -20)  # a temperature so low that the largest logit wins
 TOKENS_BETWEEN_JOINS = "tokens_between_joins"  # see `_low_memory_loop`
+USUAL_BETWEEN_JOINS = 256
 
 
 class Start(NamedTuple):
@@ -159,7 +160,7 @@ def _low_memory_loop(run, start):
     Here the cache is a list of keys and values, see `ops.attention`. How many tokens an
     iteration has is an input of the file.
     """
-    most = ops.file_option(TOKENS_BETWEEN_JOINS, 256)
+    most = ops.file_option(TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS)
     most = ops.required(most, most > 0, f"{TOKENS_BETWEEN_JOINS} must be at least 1")
     empty = list(map(ops.earlier_cache, start.cache))
 

@@ -6,7 +6,8 @@ from kzoo import ops
 from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import LONG, Argument, Function
 from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
-from kzoo.tasks.task import Task
+from kzoo.tasks.task import TOKENIZER_FILE, Task
+from kzoo.tokenizers import load_tokenizer
 
 # Tokens of the longest of the usual cases, and of any: one forward pass of so many is
 # what an export of a real model may take, in time and, for logits, in memory.
@@ -54,6 +55,23 @@ class Exports(Task):
             first = self.prompt_input if hasattr(self, "prompt_input") else "token_ids"
             rows = [example if isinstance(example, dict) else {first: example}]
         return [self._checked_row(row) for row in rows]
+
+    def check_saved_tokenizer(self, folder):
+        """Compares the tokenizer of a folder, where both have one, with the task's.
+
+        Raises:
+            OSError: a file of it is missing or cannot be read.
+            ValueError: it is another one, or is damaged.
+        """
+        if self.tokenizer is None:
+            return
+        names = (TOKENIZER_FILE, self.tokenizer.file_name)
+        if not any((folder / name).is_file() for name in names):
+            return
+        found, own = load_tokenizer(folder).get_config(), self.tokenizer.get_config()
+        differ = [key for key in {**own, **found} if own.get(key) != found.get(key)]
+        if differ:
+            raise ValueError(f"{folder} has one that differs in {differ}.")
 
     def _checked_row(self, row):
         names = self._signature()
@@ -114,12 +132,14 @@ class Exports(Task):
             inputs: dict of ids.
             padded: whether padding takes positions, too.
         """
-        return {
-            name: self._placed(
-                name, in_table(ids, name, 0, self._table(name)[1]), padded
-            )
-            for name, ids in inputs.items()
-        }
+        known = {}
+        for name, ids in inputs.items():
+            some = ops.dim(ids, 0) * ops.dim(ids, 1) > 0
+            message = f"{name} must have one row at least and a place for one id"
+            ids = ops.required(ids, some, message)
+            ids = in_table(ids, name, 0, self._table(name)[1])
+            known[name] = self._placed(name, ids, padded)
+        return known
 
     def _placed(self, name, ids, padded=True):
         """Ids, which end a run in an error where positions do not suffice."""

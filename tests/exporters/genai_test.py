@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -243,6 +244,43 @@ def test_a_tokenizer_with_other_ids_in_genai_is_left_out(
     report = model.export(tmp_path / "out", format="genai")
     assert not any("tokenizer" in name for name in report.files)
     assert "gives other ids than the task's tokenizer" in str(report)
+
+
+@pytest.mark.parametrize("genai", [pytest.param(True, marks=needs_genai), False])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", None),
+        ("tokenizer_config.json", "{"),
+        ("genai_config.json", "{"),
+    ],
+)
+def test_damaged_files_are_refused_and_stay(
+    folder, tmp_path, monkeypatch, genai, name, content
+):
+    """By what kzoo writes; and by what onnxruntime-genai makes of it."""
+    model, path, _ = folder
+    shutil.copytree(path, tmp_path / "out")
+    if content is None:  # another tokenizer, which can be read
+        said = json.loads((path / name).read_text())
+        said["model"]["merges"] = said["model"]["merges"][:1]
+        content = json.dumps(said)
+    (tmp_path / "out" / name).write_text(content)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    if genai:
+        monkeypatch.setattr(kzoo.exporters.genai, "_check_files", lambda *_: None)
+    elif GENAI:
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name: None if name == "onnxruntime_genai" else find(name),
+        )
+    with pytest.raises(ExportError, match="tokenizer|genai_config"):
+        verify(tmp_path / "out", model)
+    after = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    assert after == before
 
 
 def test_without_the_package_the_report_says_so(tmp_path, monkeypatch):

@@ -120,6 +120,18 @@ def test_the_bytes_are_the_weights_rounded(tmp_path, quick, mode):
     assert small and all(stored[name].dtype == np.float32 for name in small)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_columns_of_the_smallest_numbers_are_taken(tmp_path, quick, mode):
+    model = classifier()
+    name = next(n for n in model.named_variables() if n.endswith("output/kernel"))
+    variable = model.named_variables()[name]
+    kernel = np.array(variable)
+    kernel[:, 0], kernel[:, 1] = 2e-43, 3e-38
+    variable.assign(kernel)
+    report = model.export(tmp_path / "model.onnx", format="onnx", quantize=mode)
+    assert report.checks
+
+
 @pytest.mark.parametrize("mode", ["int8_weights", "int4"])
 def test_bits_stay_bits_in_the_file(tmp_path, quick, mode):
     model = make(vocabulary_size=900, hidden_dim=128, intermediate_dim=512)

@@ -374,8 +374,45 @@ def test_a_null_ends_no_text_silently(tmp_path, trained):
     model = make(kzoo.SentenceEmbedder, trained("bpe"))
     model.export(tmp_path / "model.onnx", format="onnx", text=True)
     session = session_of(tmp_path / "model.onnx")
-    with pytest.raises(Exception, match="out of data bounds"):
+    with pytest.raises(Exception, match="Name:'text must have no NUL character"):
         session.run(None, {"text": np.array(["fine", "a\0b"], object)})
+
+
+@pytest.mark.parametrize("name", ["character", "bpe", "wordpiece", "unigram"])
+def test_no_string_at_all_is_refused(tmp_path, quick, trained, name):
+    model = make(kzoo.PairScorer, trained(name))
+    model.export(tmp_path / "model", format="onnx", text=True)
+    none, one = np.array([], object), np.array(["a"], object)
+    session = session_of(tmp_path / "model" / "forward.onnx")
+    for side, feed in (
+        ("first", {"first": none, "second": none}),
+        ("second", {"first": one, "second": none}),
+    ):
+        message = f"{side} must have one string at least"
+        with pytest.raises(Exception, match=message if feed["first"].size else "must"):
+            session.run(None, feed)
+
+
+def test_a_null_that_is_written_is_named(tmp_path, quick, trained):
+    tokenizer = trained("unigram, bytes")
+    model = make(kzoo.CausalLM, tokenizer)
+    model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    null = codec_of(tokenizer, "onnx").null
+    feed = {"max_new_tokens": np.array(1), "forced_token_ids": np.array([[null]])}
+    message = "Name:'ids that are written must have no NUL character"
+    with pytest.raises(Exception, match=message):
+        session_of(tmp_path / "model.onnx").run(None, {"text": ["a"], **feed})
+
+
+@pytest.mark.tensorflow
+def test_no_string_at_all_is_refused_by_a_saved_model(tmp_path, quick, trained):
+    import tensorflow as tf
+
+    make(kzoo.SentenceEmbedder, trained("wordpiece")).export(tmp_path / "m", text=True)
+    run = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+    assert run(text=tf.constant(["a"]))["embedding"].shape == (1, 16)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one string at least"):
+        run(text=tf.constant([], "string"))
 
 
 def changed(tokenizer, **parts):

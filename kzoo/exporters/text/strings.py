@@ -17,6 +17,7 @@ EXTENSIONS = "ai.onnx.contrib"
 MINIMUM_OPSET = 20  # StringConcat, StringSplit and RegexFullMatch
 
 _LOST = "\N{REPLACEMENT CHARACTER}"
+_SOME = "{} must have one string at least"
 
 
 # Characters and tables.
@@ -142,6 +143,19 @@ def _(graph, strings):
     return text
 
 
+@op
+def not_empty(text, name):
+    """The text, string (B,); a run ends in an error where there is none."""
+    import tensorflow as tf
+
+    return ops.required(text, tf.size(text) > 0, _SOME.format(name))
+
+
+@not_empty.emits
+def _(graph, text, name):
+    return _required(text, ops.dim(text, 0) > 0, _SOME.format(name))
+
+
 # Tokenizers.
 
 
@@ -199,7 +213,8 @@ def text_of_sentence_pieces(ids, kept, model):
 @text_of_sentence_pieces.emits
 def _(graph, ids, kept, model):
     if model.null is not None:
-        ids = _refused_where(graph, ops.any(kept & ops.equal(ids, model.null)), ids)
+        none = ~ops.any(kept & ops.equal(ids, model.null))
+        ids = _required(ids, none, "ids that are written must have no NUL character")
 
     def append(state):
         texts, row = state
@@ -509,12 +524,10 @@ def _to_int64(graph, x):
 def _without_null(graph, text):
     """The text; the run fails where it holds a NUL, at which extensions end a text."""
     right = graph.node("RegexFullMatch", text, dtype="bool", pattern=r"[^\x00]*")
-    return _refused_where(graph, ~ops.all(right), text)
+    return _required(text, ops.all(right), "text must have no NUL character")
 
 
-def _refused_where(graph, wrong, x):
-    """`x`, unless `wrong`, a bool scalar: then an index is out of bounds."""
-    place = ops.reshape(ops.cast(wrong, "int32"), (1,))
-    zero = graph.node("Gather", np.array([0]), place, shape=(1,), dtype="int64")
-    rows = ops.arange(ops.dim(x, 0)) + zero
+def _required(x, holds, message):
+    """`ops.required` in ONNX, of strings, too: of the places of the rows."""
+    rows = ops.required(ops.arange(ops.dim(x, 0)), holds, message)
     return ops.take(x, rows)

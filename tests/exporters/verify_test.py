@@ -1,0 +1,220 @@
+"""`verify` refuses what numbers do not show: names, defaults, and damaged files."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import kzoo
+from kzoo.exporters import ExportError, verify
+from kzoo.exporters.onnx import check_defaults
+from tests.harness import small_task
+
+TINY = dict(num_layers=1)
+TEXTS = ["abc", "bca"]
+
+
+def classifier(*labels, **changes):
+    return small_task(kzoo.TextClassifier, labels=list(labels), **TINY | changes)
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("model.onnx", dict(format="onnx")),
+        ("model", dict(format="onnx")),
+        pytest.param("model", {}, marks=pytest.mark.tensorflow),
+    ],
+)
+def test_classes_of_other_names_are_refused(tmp_path, path, options):
+    classifier("neg", "pos").export(tmp_path / path, **options)
+    assert verify(tmp_path / path, classifier("neg", "pos")).checks
+    with pytest.raises(ExportError, match=r"labels=\['neg', 'pos'\], and .* has \['p"):
+        verify(tmp_path / path, classifier("pos", "neg"))
+    if options and path == "model":  # the file says it, too
+        (tmp_path / path / "config.json").unlink()
+        with pytest.raises(ExportError, match="forward.onnx is of a model with labels"):
+            verify(tmp_path / path, classifier("pos", "neg"))
+
+
+def test_another_task_is_refused(tmp_path):
+    class Other(kzoo.TextClassifier):
+        pass
+
+    path = tmp_path / "model.onnx"
+    classifier("a", "b").export(path, format="onnx")
+    other = small_task(Other, labels=["a", "b"], **TINY)
+    with pytest.raises(ExportError, match="task='TextClassifier', and .* has 'Other'"):
+        verify(path, other)
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """A task with a tokenizer, and its folder of `forward`."""
+    tokenizer = kzoo.FastTokenizer.train(TEXTS, 30, algorithm="character")
+    model = kzoo.CausalLM.from_size("tiny", tokenizer, num_layers=1)
+    path = tmp_path_factory.mktemp("writer") / "model"
+    model.export(path, format="onnx", functions="forward")
+    return model, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "{", "config.json was cut short, or is no config of kzoo"),
+        ("config.json", "{}", "config.json was cut short, or is no config of kzoo"),
+        ("tokenizer.json", "{}", r"should be the task's. Received: .*tokenizer.json"),
+        ("tokenizer_config.json", "{", "Received: .*tokenizer_config.json is not JSON"),
+    ],
+)
+def test_a_damaged_file_beside_the_model_is_refused(writer, name, content, message):
+    model, path = writer
+    kept = (path / name).read_bytes()
+    try:
+        (path / name).write_text(content)
+        with pytest.raises(ExportError, match=message):
+            verify(path, model)
+    finally:
+        (path / name).write_bytes(kept)
+    assert verify(path, model).checks
+
+
+def test_another_tokenizer_beside_the_model_is_refused(writer):
+    model, path = writer
+    names = ("tokenizer.json", "tokenizer_config.json")
+    kept = {name: (path / name).read_bytes() for name in names}
+    try:
+        other = kzoo.FastTokenizer.train(["xyz"], 30, algorithm="character")
+        other.save(path)
+        with pytest.raises(ExportError, match=r"one that differs in \['model'\]"):
+            verify(path, model)
+    finally:
+        for name, content in kept.items():
+            (path / name).write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def generating(tmp_path_factory):
+    """A task that searches, and its file."""
+    model = small_task(kzoo.CausalLM, **TINY)
+    path = tmp_path_factory.mktemp("generating") / "model.onnx"
+    model.export(path, format="onnx", low_memory=True)
+    return model, path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_new_tokens", 5, "max_new_tokens should be 128 .* Received: 5"),
+        ("early_stopping", False, "early_stopping should be True .* Received: False"),
+        ("seed", 3, "seed should be 0 .* Received: 3"),
+        ("length_penalty", 0.5, "length_penalty should be 1.0 .* Received: 0.5"),
+        ("stop_token_ids", [7], r"stop_token_ids should be \[\] .* Received: \[7\]"),
+        ("stop_token_ids", None, "stop_token_ids .* Received: "),
+        ("tokens_between_joins", 1, "tokens_between_joins should be 256 .* Received"),
+    ],
+)
+def test_a_wrong_default_is_refused(generating, tmp_path, name, value, message):
+    model, path = generating
+    changed = onnx.load(path)
+    (tensor,) = (t for t in changed.graph.initializer if t.name == name)
+    if value is None:
+        changed.graph.initializer.remove(tensor)
+        message = "stop_token_ids"
+    else:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        value = np.array(value, dtype)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(value, name))
+    onnx.save(changed, tmp_path / "model.onnx")
+    with pytest.raises(ExportError, match=message):
+        verify(tmp_path / "model.onnx", model)
+
+
+def test_other_search_defaults_are_refused_by_the_input_s_name(generating):
+    model, path = generating
+    assert verify(path, model).checks
+    model.search_defaults = {"stop_tokens": [7]}
+    try:
+        with pytest.raises(
+            ExportError, match=r"stop_token_ids should be \[7\] .* \[\]"
+        ):
+            verify(path, model)
+    finally:
+        model.search_defaults = {}
+
+
+def test_long_defaults_beside_the_file_are_read(tmp_path):
+    model = small_task(kzoo.CausalLM, vocabulary_size=300, **TINY)
+    model.search_defaults = {"stop_tokens": list(range(20, 220))}
+    model.export(tmp_path / "model", format="onnx", functions="generate")
+    file = tmp_path / "model" / "generate.onnx"
+    (generate,) = (f for f in model.export_functions() if f.name == "generate")
+    check_defaults(generate, file)
+    model.search_defaults = {"stop_tokens": list(range(20, 221))}
+    (generate,) = (f for f in model.export_functions() if f.name == "generate")
+    with pytest.raises(ExportError, match="stop_token_ids should be"):
+        check_defaults(generate, file)
+
+
+def test_a_file_cut_short_is_named(generating, tmp_path):
+    model, path = generating
+    content, cut = path.read_bytes(), tmp_path / "cut.onnx"
+    for length in (1, 10, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:length])
+        with pytest.raises(ExportError, match="cut.onnx"):
+            verify(cut, model)
+
+
+def test_a_folder_of_text_needs_no_report(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(TEXTS, 30, algorithm="character")
+    labels = dict(labels=["a", "b"], num_layers=1)
+    model = kzoo.TextClassifier.from_size("tiny", tokenizer, **labels)
+    options = dict(format="onnx", text=True, functions="forward")
+    model.export(tmp_path / "model", **options)
+    (tmp_path / "model" / "report.json").unlink()
+    report = verify(tmp_path / "model", model)
+    assert report.text and set(report.functions) == {"forward"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (kzoo.CausalLM, {}),
+        (kzoo.CausalLM, dict(positions="learned")),
+        (kzoo.Seq2SeqLM, {}),
+        (kzoo.TextClassifier, dict(num_classes=2, num_segments=2)),
+    ],
+)
+def test_forward_says_that_a_batch_is_empty(tmp_path, kind, changes):
+    model, path = small_task(kind, **TINY | changes), tmp_path / "model.onnx"
+    model.export(path, format="onnx", functions="forward")
+    session = onnxruntime.InferenceSession(path)
+    names = [given.name for given in session.get_inputs()]
+    feed = dict.fromkeys(names, np.ones((2, 4), "int64"))
+    session.run(None, feed)
+    for shape in ((0, 4), (2, 0)):
+        empty = dict.fromkeys(names, np.ones(shape, "int64"))
+        message = f"({'|'.join(names)}) must have one row at least and a place for one"
+        with pytest.raises(Exception, match=message):
+            session.run(None, empty)
+
+
+@pytest.mark.tensorflow
+def test_forward_of_a_saved_model_says_that_a_batch_is_empty(tmp_path):
+    import tensorflow as tf
+
+    model = classifier("a", "b")
+    model.export(tmp_path / "model")
+    forward = tf.saved_model.load(str(tmp_path / "model")).signatures["forward"]
+    forward(token_ids=tf.ones((2, 4), "int32"))
+    for shape in ((0, 4), (2, 0)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must have one row"):
+            forward(token_ids=tf.ones(shape, "int32"))
+
+
+def test_the_config_says_the_names_of_classes(tmp_path):
+    classifier("a", "b").export(tmp_path / "model", format="onnx")
+    said = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert said["labels"] == ["a", "b"] and said["task"] == "TextClassifier"
