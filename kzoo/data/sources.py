@@ -183,7 +183,7 @@ def load_tagged(
 
     Raises:
         DataError: a missing file, too few columns, an empty word or label, a carriage
-            return inside a line, or no word at all.
+            return inside a line or a byte order mark before it, or no word at all.
         ValueError: `columns` are not two numbers.
     """
     word_column, label_column = _check_columns(columns, int, "column numbers from 0")
@@ -191,12 +191,7 @@ def load_tagged(
     sentences, words, labels = [], [], []
     for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
         line = line.removesuffix("\r")
-        if "\r" in line:
-            raise DataError(
-                f"{path}, line {number}: expected lines that end at a line feed. "
-                "Received: a carriage return inside one. Convert them, as "
-                "tr '\\r' '\\n' does."
-            )
+        _check_line(line, path, number)
         if line.startswith("# ") or line == "#":
             continue
         if not line.strip():
@@ -431,15 +426,27 @@ def _read_lines(path, hint="", strip=True):
         raise DataError(f"{path} is empty.")
     lines = text.removesuffix("\n").split("\n")
     lines = [line.strip() if strip else line.removesuffix("\r") for line in lines]
-    if len(lines) == 1 and "\r" in text.strip():
-        raise DataError(
-            f"{path}: expected lines that end at a line feed. Received: a single line "
-            "with carriage returns in it. Convert them, as tr '\\r' '\\n' does."
-        )
     for number, line in enumerate(lines, 1):
         if not line or line.isspace():
             raise DataError(f"{path}, line {number} is empty. {hint}".rstrip())
+        _check_line(line, path, number)
     return lines
+
+
+def _check_line(line, path, number):
+    """Raises `DataError` where a line holds the end or the beginning of another."""
+    if "\r" in line.strip():
+        raise DataError(
+            f"{path}, line {number}: expected lines that end at a line feed. "
+            "Received: a carriage return inside one. Convert them, as "
+            "tr '\\r' '\\n' does."
+        )
+    if line.startswith("\ufeff"):  # of the file's first line it is gone
+        raise DataError(
+            f"{path}, line {number}: expected a byte order mark at most at the "
+            "beginning of the file. Received: one before this line, as files that are "
+            "joined have it. Remove it, as sed 's/^\\xef\\xbb\\xbf//' does."
+        )
 
 
 def _read_text(path):

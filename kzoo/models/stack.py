@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import os
 
 import keras
 
@@ -33,31 +34,96 @@ class Model(Emits, keras.Model):
         """Reads what `save_weights` wrote, as Keras does.
 
         Raises:
-            ValueError: the file is of a larger model, of which Keras would read a part.
+            ValueError: the file is of another model, of which Keras would read what
+                has a place; nothing is loaded.
         """
-        if str(filepath).endswith(".h5") and not skip_mismatch:
-            count, own = _count_weights(filepath), len(self.variables)
-            if count > own:
-                raise ValueError(
-                    f"{filepath} holds {count} weights, and {self.name} has {own}: it "
-                    "is of a larger model. Load it into one of the same config, or "
-                    "pass skip_mismatch=True to read what fits."
-                )
+        if not skip_mismatch and str(filepath).endswith("weights.h5"):
+            self._check_weights_file(filepath)
         super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
+    def _check_weights_file(self, path):
+        own = _weights_of(self) if self.built and os.path.isfile(path) else None
+        if own is None:  # Keras says what is wrong, or cannot be asked
+            return
+        found = _weights_in(path)
+        problems = {
+            "Only in the file": found.keys() - own.keys(),
+            "Only in the model": own.keys() - found.keys(),
+            "Of other shapes": {
+                name for name in own.keys() & found.keys() if own[name] != found[name]
+            },
+        }
+        said = [
+            f"{what}: {', '.join(sorted(names)[:3])}"
+            + f" and {len(names) - 3} more" * (len(names) > 3)
+            for what, names in problems.items()
+            if names
+        ]
+        if said:
+            raise ValueError(
+                f"{path} is of another model than {self.name}. {'. '.join(said)}. Load "
+                "it into one of the same config, or pass skip_mismatch=True to read "
+                "what fits."
+            )
 
-def _count_weights(path):
-    """How many a `.h5` file holds, without those of adapters and of an optimizer."""
+
+def _weights_in(path):
+    """Name to shape of the weights of a `.weights.h5` file."""
     import h5py
 
-    names = []
+    found = {}
+
+    def visit(name, entry):
+        if isinstance(entry, h5py.Dataset) and _is_weight(name):
+            found[name] = tuple(entry.shape)
+
     with h5py.File(path) as file:
-        file.visititems(
-            lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None
-        )
-    # A layer's own are numbered.
-    own = [name for name in names if name.rsplit("/", 1)[-1].isdigit()]
-    return sum(not name.startswith("optimizer/") for name in own)
+        file.visititems(visit)
+    return found
+
+
+def _weights_of(model):
+    """Name to shape of what Keras would write of a model, or `None` if it is not known.
+
+    Keras's own walk tells, which is no public function: a later Keras may have another.
+    """
+    try:
+        from keras.src.saving.saving_lib import H5IOStore, _save_state
+    except ImportError:
+        return None
+    found = {}
+
+    class Group(dict):
+        def __init__(self, path):
+            self.path = path
+
+        def __setitem__(self, name, value):
+            name = f"{self.path}/vars/{name}".lstrip("/")
+            if _is_weight(name):
+                found[name] = tuple(value.shape)
+
+    class Names(H5IOStore):
+        """A store that holds no data."""
+
+        def __init__(self):
+            pass
+
+        def __bool__(self):
+            return True
+
+        def make(self, path, metadata=None):
+            return Group(path)
+
+    try:
+        _save_state(model, Names(), None, "", set())
+    except TypeError:  # it takes other arguments
+        return None
+    return found
+
+
+def _is_weight(name):
+    """Whether Keras numbered it, as a layer's own; adapters have names."""
+    return name.rsplit("/", 1)[-1].isdigit() and not name.startswith("optimizer/")
 
 
 class Stack(Model):

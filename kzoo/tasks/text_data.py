@@ -70,8 +70,9 @@ class LearnsText(Task):
             Keras's `History`.
 
         Raises:
-            ValueError: the examples cannot be read; or `steps_per_execution` of
-                `compile` does not divide the steps of an epoch.
+            ValueError: the examples cannot be read, or hold ids out of range; or
+                `steps_per_execution` of `compile` does not divide the steps of an
+                epoch.
         """
         end_of_data = _end_of_data(kwargs)
         x, y = self._checked_examples(x), as_list(y)
@@ -114,6 +115,9 @@ class LearnsText(Task):
                 class_weight=class_weight,
             )
         if validation_data is not None:
+            if isinstance(validation_data, list) and _is_pair(validation_data):
+                if isinstance(validation_data[0], dict):  # Keras takes it for a tuple
+                    validation_data = tuple(validation_data)
             is_tuple = isinstance(validation_data, tuple)
             parts = validation_data if is_tuple else (validation_data,)
             if not 1 <= len(parts) <= 3:
@@ -176,20 +180,31 @@ class LearnsText(Task):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def _checked_examples(self, x):
-        """`x`, a column of texts as a list.
+        """`x`, with texts as a list and lists of ids as arrays.
 
         Raises:
-            ValueError: there is no list of examples, or an empty one; or strings come
-                out of something that Keras takes numbers from.
+            ValueError: there is no list of examples, or an empty one; ids are none of
+                the model's; or strings come out of something that Keras takes numbers
+                from.
         """
         x = as_list(x)
         if isinstance(x, str) or (
-            isinstance(x, (list, tuple, np.ndarray)) and not len(x)
+            isinstance(x, (list, tuple, dict, np.ndarray)) and not len(x)
         ):
             raise ValueError(
                 f"{self.name} needs a list of examples, one at least. Received: {x!r}."
             )
+        if isinstance(x, np.ndarray) and x.ndim == 2 and is_text(x):
+            x = x.tolist()
+        if isinstance(x, (list, tuple)) and not is_text(x):
+            raise ValueError(
+                f"{self.name} reads a list of strings (or of pairs or lists of them), a"
+                f" dict with {' and '.join(self._signature())}, int arrays of a row an "
+                "example, or a batched pipeline of tf.data or grain of either. "
+                f"Received: a {_kinds(x)}."
+            )
         if isinstance(x, dict):
+            x = {name: self._checked_array(name, values) for name, values in x.items()}
             rows = {
                 name: values.shape[0]
                 for name, values in x.items()
@@ -198,6 +213,11 @@ class LearnsText(Task):
             if len(set(rows.values())) > 1:
                 raise ValueError(
                     f"{self.name} needs as many rows of every input. Received: {rows}."
+                )
+            if 0 in rows.values():
+                raise ValueError(
+                    f"{self.name} needs a list of examples, one at least. Received: "
+                    f"arrays of so many rows: {rows}."
                 )
         first = []
         if isinstance(x, keras.utils.PyDataset):
@@ -214,6 +234,45 @@ class LearnsText(Task):
         if isinstance(x, types.GeneratorType):
             return (element for element in itertools.chain(first, x))
         return x
+
+    def _checked_array(self, name, values):
+        """An input of a dict, a list as an array; others than these as they are.
+
+        Raises:
+            ValueError: it is no array of numbers, or holds ids that have no row in the
+                table they are of.
+        """
+        kind = f"a {_kinds(values)}" if isinstance(values, (list, tuple)) else None
+        if kind:
+            try:
+                values = np.asarray(values)
+            except ValueError:  # rows of several lengths
+                values = np.asarray("")
+        if not isinstance(values, np.ndarray):
+            return values
+        if values.dtype.kind in "OSU":
+            raise ValueError(
+                f"{self.name} reads {name} as an array of numbers, with rows of one "
+                f"length. Received: {kind or f'an array of {values.dtype}'}. Pad rows "
+                f"with {self.config.pad_token_id}; strings go into a list, as x."
+            )
+        if name in self._signature():
+            self._check_table(name, values)
+        # JAX has no int64, which numpy makes of lists.
+        return values.astype("int32") if kind and values.dtype == "int64" else values
+
+    def _check_table(self, name, ids):
+        """Raises `ValueError` where an array of ids has others than its table."""
+        size = self._table(name)[1]
+        if not ids.size or ids.dtype.kind not in "iu":
+            return
+        lowest, highest = ids.min(), ids.max()
+        if lowest < 0 or highest >= size:
+            what = "Token ids" if name.endswith("token_ids") else name
+            raise ValueError(
+                f"{what} must be in [0, {size}). Received: "
+                f"{lowest if lowest < 0 else highest} in {name}."
+            )
 
     def _check_steps(self, steps):
         """Raises `ValueError` where Keras would run more steps than an epoch has."""
@@ -552,6 +611,15 @@ def as_list(x):
     ):
         return x
     return list(x) if not len(x) or is_text([next(iter(x))]) else x
+
+
+def _kinds(x):
+    """How an error names a list, without its content: by the types at its beginning."""
+    names = [type(x).__name__]
+    while isinstance(x, (list, tuple)) and len(x):
+        x = x[0]
+        names.append(type(x).__name__)
+    return " of ".join(names)
 
 
 def _begins_with_text(element):

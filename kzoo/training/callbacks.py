@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 import zipfile
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     Raises:
         ValueError: at the start of `fit`, a file that is damaged or of another model
-            or optimizer.
+            or optimizer; so it is where a kzoo model's config has other fields than
+            rates of dropout and initializers.
     """
 
     def __init__(self, path, stateful=None):
@@ -71,6 +73,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         model = self.model
         with _open_arrays(self.path) as (meta, read):
             _check_fits(self.path, meta, self._variables(), self.stateful)
+            _check_config(self.path, meta, model)
             for i, variable in enumerate(self._variables()):
                 variable.assign(read(i))
         for name, thing in self.stateful.items():
@@ -93,6 +96,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             {
                 "epoch": epoch + 1,
                 "stateful": {k: v.get_state() for k, v in self.stateful.items()},
+                "config": _config(self.model),
             },
         )
 
@@ -322,6 +326,9 @@ class EpochHistory(keras.callbacks.Callback):
         write_json(self.path, rows)
 
 
+# Fields of a config that may change: the function a model computes does not.
+_OF_TRAINING = re.compile(r"(dropout|initializer|initializer_range)$")
+
 # A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,
 # and `meta.json`. Order and shapes identify a variable: its path has counters that
 # differ from one process to the next. No pickle: reading it runs no code.
@@ -382,8 +389,40 @@ def _check_fits(path, meta, variables, stateful=()):
             f"it has the state of {sorted(meta.get('stateful', ()))}, the callback "
             f"has stateful={sorted(stateful)}"
         )
+    _refuse(path, problem)
+
+
+def _refuse(path, problem):
     if problem:
         raise ValueError(
             f"{path} was written by another training: {problem}. Give another path, "
             "or remove the file to start from the beginning."
         )
+
+
+def _config(model):
+    """What JSON gives back of a kzoo model's config; `None` of another model."""
+    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
+    return json.loads(json.dumps(to_dict(), default=str)) if callable(to_dict) else None
+
+
+def _check_config(path, meta, model):
+    """Raises `ValueError` for a config whose weights have these shapes, too."""
+    saved, present = meta.get("config"), _config(model)
+    if saved and present:  # older files have none
+        saved, present = dict(_leaves(saved)), dict(_leaves(present))
+        differ = [
+            f"{name}={saved[name]!r}, the training has {present[name]!r}"
+            for name in sorted(saved.keys() & present.keys())
+            if saved[name] != present[name] and not _OF_TRAINING.search(name)
+        ]
+        _refuse(path, differ and f"it is of {'; '.join(differ)}")
+
+
+def _leaves(config, before=""):
+    """The fields of a nested dict, under names like `decoder.num_heads`."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value

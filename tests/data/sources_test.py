@@ -41,9 +41,26 @@ def test_two_files_are_joined_line_by_line(tmp_path):
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
-    odd = "a\u0085b\u2028c\x0cd\x1ee\rf"
+    odd = "a\u0085b\u2028c\x0cd\x1ee\ufefff"
     path = write(tmp_path / "texts", f"{odd}\nsecond\n")
     assert load_texts(path) == [odd, "second"]
+
+
+@pytest.mark.parametrize(
+    ("content", "received"),
+    [("a\rb\nc\n", "a carriage return ins"), ("a\n\ufeffb\n", "one before this")],
+)
+def test_a_line_that_holds_another_s_end_or_beginning_is_named(
+    tmp_path, content, received
+):
+    path = write(tmp_path / "texts", content)
+    number = 1 + content.startswith("a\n")
+    message = f"texts, line {number}: expected .* Received: {received}"
+    with pytest.raises(DataError, match=message):
+        load_texts(path)
+    with pytest.raises(DataError, match=message):
+        load_pairs((path, path))
+    assert load_texts(path, whole=True) == [content]
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
@@ -101,8 +118,10 @@ def test_a_folder_reads_as_translate_folder_of_tfds_reads_it(tmp_path):
         (b"a\tb\nc\t\xe4\n", "f.tsv, line 2: byte 0xe4 at offset 6 is not UTF-8"),
         (b"\x1f\x8bnot gzip", "f.tsv is not a whole gzip file"),
         (gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "f.tsv is not a whole gzip file"),
-        ("a\tb\rc\td\r", "f.tsv: expected lines that end at a line feed"),
-        ("a\tb\rc\td\n", "f.tsv: expected lines that end at a line feed"),
+        ("a\tb\rc\td\r", "f.tsv, line 1: expected lines that end at a line feed"),
+        ("a\tb\rc\td\n", "f.tsv, line 1: expected lines that end at a line feed"),
+        ("a\tb\r\nc\rd\te\n", "f.tsv, line 2: .* Received: a carriage return ins"),
+        ("\ufeffa\tb\n\ufeffc\td\n", "f.tsv, line 2: .*a byte order mark at most"),
     ],
 )
 def test_a_bad_tab_separated_file_is_named_with_its_line(tmp_path, content, message):
@@ -295,6 +314,8 @@ def test_tagged_words_are_read_strictly(tmp_path):
         load_tagged(tmp_path / "nowhere.tsv")
     with pytest.raises(DataError, match="line 1: .*a carriage return inside one"):
         load_tagged(write(tmp_path / "mac.tsv", b"a\tX\rb\tY\r\rc\tZ\r"))
+    with pytest.raises(DataError, match="line 3: .*a byte order mark at most"):
+        load_tagged(write(tmp_path / "cat.tsv", "a\tX\n\n\ufeffb\tY\n"))
     with pytest.raises(ValueError, match="two column numbers"):
         load_tagged(path, columns=("word", "tag"))
 

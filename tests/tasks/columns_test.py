@@ -136,3 +136,103 @@ def test_two_sides_in_a_tuple_are_not_taken_for_two_pairs(kind):
     with pytest.raises(ValueError, match=r"Give fit\(sources, targets\), or a list of"):
         model.fit((sources, targets), verbose=0)
     model.fit([sources, targets], verbose=0)  # a list is one of pairs
+
+
+# Ids in memory.
+
+
+@pytest.mark.parametrize("wrong", [-1, TOKENIZER.vocabulary_size])
+@pytest.mark.parametrize("make", [causal, seq2seq])
+def test_ids_out_of_range_are_refused(make, wrong):
+    model, ids = compiled(make(), eager=True), ids_of(WORDS[:4])
+    for name in model._signature():
+        good = dict.fromkeys(model._signature(), ids)
+        bad = np.where(np.arange(ids.size).reshape(ids.shape) == 1, wrong, ids)
+        bad = {**good, name: bad}
+        match = rf"Token ids must be in \[0, \d+\). Received: {wrong} in {name}"
+        for verb in (model.fit, model.evaluate, model.predict, model.energy):
+            with pytest.raises(ValueError, match=match):
+                verb(bad)
+        for held_out in (bad, (bad, ids), [bad, ids]):
+            with pytest.raises(ValueError, match=match):
+                model.fit(good, validation_data=held_out, verbose=0)
+    with pytest.raises(ValueError, match=rf"Token ids must be .* Received: {wrong}"):
+        model.energy(good, np.full_like(ids, wrong))
+
+
+def test_segments_out_of_range_are_refused_and_targets_may_be_left_out():
+    model = kzoo.TokenClassifier.from_size(
+        "tiny", TOKENIZER, labels=["X", "Y"], num_segments=2, **SMALL
+    )
+    model, ids = compiled(model, eager=True), ids_of(WORDS[:4])
+    with pytest.raises(ValueError, match=r"segment_ids must be in \[0, 2\). .*: 2"):
+        model.predict({"token_ids": ids, "segment_ids": np.full_like(ids, 2)})
+    inputs = {"token_ids": ids, "segment_ids": ids % 2, "padding_mask": ids > 0}
+    assert np.isfinite(model.evaluate(inputs, ids % 3 - 1, verbose=0)).all()
+
+
+def test_masked_lm_refuses_ids_out_of_range():
+    ids = dict(vocabulary_size=9, mask_token_id=8)
+    model = compiled(kzoo.MaskedLM.from_size("tiny", **ids, **SMALL), eager=True)
+    for verb in (model.fit, model.predict):
+        with pytest.raises(ValueError, match="Token ids must be in .* Received: -1"):
+            verb({"token_ids": np.array([[4, -1]])})
+
+
+@pytest.mark.parametrize("make", [causal, seq2seq, classifier])
+@pytest.mark.parametrize("rows", [None, 0])
+def test_dicts_without_a_row_are_refused(make, rows):
+    model, match = compiled(make()), "needs a list of examples, one at least"
+    names = model._signature()
+    empty = {} if rows is None else {n: np.zeros((rows, 5), int) for n in names}
+    for verb in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(ValueError, match=match):
+            verb(empty)
+    good = dict.fromkeys(names, ids_of(TEXTS))
+    for held_out in (empty, (empty, np.zeros((0, 5)))):
+        with pytest.raises(ValueError, match=match):
+            model.fit(good, validation_data=held_out, verbose=0)
+
+
+def test_lists_in_a_dict_are_arrays():
+    ids = ids_of(WORDS[:4])
+    model = compiled(causal(), eager=True)
+    inputs, lists = {"token_ids": ids}, {"token_ids": ids.tolist()}
+    for verb in (model.evaluate, model.predict):
+        np.testing.assert_array_equal(verb(lists, verbose=0), verb(inputs, verbose=0))
+    np.testing.assert_array_equal(model.energy(lists), model.energy(inputs))
+    targets = np.roll(ids, -1, axis=1)
+    energy = model.energy(lists, targets.tolist())
+    np.testing.assert_array_equal(energy, model.energy(inputs, targets))
+    model.fit(lists, verbose=0)
+    for wrong, said in (
+        ([[4, 5, 6], [4, 5]], "a list of list of int"),
+        (TEXTS, "a list of str"),
+        (np.array(TEXTS), "an array of <U2"),
+    ):
+        match = f"token_ids as an array of numbers, with rows of one length.*{said}.*0;"
+        for verb in (model.fit, model.energy):
+            with pytest.raises(ValueError, match=match):
+                verb({"token_ids": wrong})
+
+
+@pytest.mark.parametrize(
+    "ids", [[[4, 5, 6], [4, 5]], [4, 5], [np.array([4, 5])], ([4, 5], [4, 6])]
+)
+def test_lists_of_ids_are_refused_with_the_accepted_forms(ids):
+    model = compiled(causal())
+    match = r"a list of strings .* a dict with token_ids, .*grain.* a (list|tuple) of "
+    for verb in (model.fit, model.evaluate, model.predict, model.energy):
+        with pytest.raises(ValueError, match=match) as caught:
+            verb(ids)
+        assert "4" not in str(caught.value)
+
+
+def test_arrays_of_pairs_are_lists_of_pairs():
+    model = compiled(seq2seq(), eager=True)
+    for dtype in (None, object):
+        pairs = np.array(PAIRS, dtype)
+        got = model.evaluate(pairs, verbose=0)
+        np.testing.assert_allclose(got, model.evaluate(PAIRS, verbose=0), rtol=1e-6)
+        np.testing.assert_array_equal(model.energy(pairs), model.energy(PAIRS))
+        model.fit(pairs, validation_data=pairs, verbose=0)

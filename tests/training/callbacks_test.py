@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import zipfile
 
 import keras
 import numpy as np
 import pytest
 
+import kzoo
 from kzoo.training import (
     BestEpoch,
     CheckpointAverage,
@@ -15,7 +17,7 @@ from kzoo.training import (
     ResumableCheckpoint,
     callbacks,
 )
-from tests.harness import KillBefore, Killed
+from tests.harness import KillBefore, Killed, small_task
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(24, 2)).astype("float32")
@@ -103,6 +105,38 @@ def test_an_interrupted_fit_leaves_no_epoch_behind(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(model, 4, ResumableCheckpoint(path), Interrupt())
     assert fit(model, 1).epoch == [0]
+
+
+def test_another_architecture_of_the_same_shapes_is_refused(tmp_path):
+    def task(**changes):
+        changes = dict(num_layers=1, dropout=0.1, tie_head=True) | changes
+        model = small_task(kzoo.CausalLM, **changes)
+        model.compile()
+        return model
+
+    def train(model):
+        ids = {"token_ids": np.array([[4, 5, 6]])}
+        return model.fit(ids, verbose=0, callbacks=[ResumableCheckpoint(path)])
+
+    path = tmp_path / "resume.npz"
+    train(task())
+    for name, value in (
+        ("num_heads", 2),
+        ("activation", "silu"),
+        ("positions", "rotary"),
+    ):
+        with pytest.raises(ValueError, match=f"decoder.{name}=.*, the training has"):
+            train(task(**{name: value}))
+    assert train(task(dropout=0.2)).epoch == []
+    with callbacks._open_arrays(path) as (meta, read):
+        arrays = [read(i) for i in range(len(meta["variables"]))]
+    del meta["config"]  # as older files are
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", json.dumps(meta))
+        for i, array in enumerate(arrays):
+            with archive.open(f"{i}.npy", "w") as entry:
+                np.save(entry, array)
+    assert train(task(num_heads=2)).epoch == []
 
 
 def test_a_stateful_pipeline_is_restored(tmp_path):
