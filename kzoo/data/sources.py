@@ -438,8 +438,8 @@ def _check_line(line, path, number):
     if "\r" in line.strip():
         raise DataError(
             f"{path}, line {number}: expected lines that end at a line feed. "
-            "Received: a carriage return inside one. Convert them, as "
-            "tr '\\r' '\\n' does."
+            "Received: a carriage return inside one. Make it a line feed where a line "
+            "ends (tr '\\r' '\\n'), or a space where it is of the text (tr '\\r' ' ')."
         )
     if line.startswith("\ufeff"):  # of the file's first line it is gone
         raise DataError(
