@@ -13,7 +13,7 @@ from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
 from kzoo.exporters.checks import check_finite, references
-from kzoo.exporters.errors import ExportError
+from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.inputs import batches, together
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport, joined
@@ -26,7 +26,6 @@ _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
 _REPORT = "report.json"
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
-_ANOTHER = "Verify it against the model that it was exported from, or export this one."
 
 
 def export(
@@ -302,8 +301,9 @@ def verify(path, task, inputs=None):
         paths = _onnx_files(path, functions, opened, said, format)
         functions = {name: functions[name] for name in paths}
         for name, file in paths.items():
-            _check_said(file, onnx.said_of(file), task)
-            onnx.check_defaults(functions[name], file)
+            head = onnx.head_of(file)
+            _check_said(file, onnx.said_of(file, head), task)
+            onnx.check_defaults(functions[name], file, head)
         mode = onnx.quantize_mode(session_of(next(iter(paths))))
     own, notes, reports = [], [], []
     if inputs is not None:
@@ -354,7 +354,7 @@ def _check_folder(path, task, format):
         except (OSError, ValueError) as error:
             raise ExportError(
                 f"The tokenizer beside the model should be the task's. Received: "
-                f"{error} {_ANOTHER}"
+                f"{error} {ANOTHER}"
             ) from error
 
 
@@ -373,7 +373,7 @@ def _check_said(where, said, task):
         if said.get(name, mine) != mine:
             raise ExportError(
                 f"{where} is of a model with {name}={said[name]!r}, and {task.name} "
-                f"has {mine!r}. {_ANOTHER}"
+                f"has {mine!r}. {ANOTHER}"
             )
     said, own = said.get("model", {}), json.loads(json.dumps(task.config.to_dict()))
     for side in ("encoder", "decoder"):
@@ -385,7 +385,7 @@ def _check_said(where, said, task):
             if theirs != mine:
                 raise ExportError(
                     f"{where} is of a model whose {side} has {name}={theirs}, and "
-                    f"{task.name} has {mine}. {_ANOTHER}"
+                    f"{task.name} has {mine}. {ANOTHER}"
                 )
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from kzoo.exporters import checks
-from kzoo.exporters.errors import ExportError
+from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.onnx import open_session, runner
 from kzoo.exporters.report import OWN
 from kzoo.generation.streaming import before_end
@@ -394,6 +394,5 @@ def _check_files(task, folder):
         if not same:
             raise ExportError(
                 f"{file} should be what the tokenizer of {task.name} gives, and is "
-                "not. Verify it against the model that it was exported from, or export "
-                "this one."
+                f"not. {ANOTHER}"
             )

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from kzoo.exporters import checks
-from kzoo.exporters.errors import ExportError
+from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.report import ExportReport
 from kzoo.generation.search import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
 from kzoo.ops.onnx_graph import (
@@ -324,10 +324,34 @@ def check_interface(function, session, where):
             )
 
 
-def check_defaults(function, path):
+def head_of(path):
+    """What a file says beside weights that stand in another, an `onnx.ModelProto`.
+
+    Raises:
+        ExportError: it is no ONNX file, or was cut short.
+    """
+    import onnx
+
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's and onnx's have no common base class
+        raise ExportError(
+            f"{path} should be an ONNX file, and cannot be read: {error}. Export the "
+            "model again."
+        ) from error
+
+
+def check_defaults(function, path, head):
     """Raises `ExportError` when an input that is left out is not what it should be."""
+    import onnx
+
     expected = {a.name: a.default for a in function.arguments}
-    _, found = _head(path, {*expected, *_FILE_OPTIONS})
+    names = {*expected, *_FILE_OPTIONS}
+    found = {
+        tensor.name: onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
+        for tensor in head.graph.initializer
+        if tensor.name in names
+    }
     expected |= {n: value for n, value in _FILE_OPTIONS.items() if n in found}
     for name, right in expected.items():
         got = found.get(name)
@@ -339,18 +363,17 @@ def check_defaults(function, path):
             got, right = (x if x is None else x.tolist() for x in (got, right))
             raise ExportError(
                 f"{path}: the input {name} should be {right} where it is left out, as "
-                f"the task has it. Received: {got}. Verify it against the model that "
-                "it was exported from, or export this one."
+                f"the task has it. Received: {got}. {ANOTHER}"
             )
 
 
-def said_of(path):
+def said_of(path, head):
     """What a file says of the model that it is of, by the keys of `config.json`.
 
     Raises:
         ExportError: it cannot be read.
     """
-    metadata, _ = _head(path)
+    metadata = {entry.key: entry.value for entry in head.metadata_props}
     said = {"task": metadata["task"]} if "task" in metadata else {}
     try:
         for name, key in (("labels", "labels"), ("model", "config")):
@@ -362,29 +385,6 @@ def said_of(path):
             f"{metadata[key]!r}. Export the model again."
         ) from error
     return said
-
-
-def _head(path, names=()):
-    """The metadata of a file, a dict, and name to array of these initialisers.
-
-    Raises:
-        ExportError: it is no ONNX file, or was cut short.
-    """
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-        arrays = {
-            tensor.name: onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
-            for tensor in model.graph.initializer
-            if tensor.name in names
-        }
-    except Exception as error:  # protobuf's and onnx's have no common base class
-        raise ExportError(
-            f"{path} should be an ONNX file, and cannot be read: {error}. Export the "
-            "model again."
-        ) from error
-    return {entry.key: entry.value for entry in model.metadata_props}, arrays
 
 
 def quantize_mode(session):

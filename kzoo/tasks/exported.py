@@ -6,7 +6,7 @@ from kzoo import ops
 from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import LONG, Argument, Function
 from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
-from kzoo.tasks.task import TOKENIZER_FILE, Task
+from kzoo.tasks.task import TOKENIZER_FILE, Task, out_of_table
 from kzoo.tokenizers import load_tokenizer
 
 # Tokens of the longest of the usual cases, and of any: one forward pass of so many is
@@ -100,8 +100,8 @@ class Exports(Task):
             raise ValueError(
                 f"{name} must be a list of integers, one at least. Received: {ids!r}."
             )
-        if array.min() < 0 or array.max() >= size:
-            wrong = array.min() if array.min() < 0 else array.max()
+        wrong = out_of_table(array, size)
+        if wrong is not None:
             raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
         limit = stack.max_sequence_length
         if stack.positions == "learned" and len(ids) > limit:

@@ -23,7 +23,7 @@ from kzoo.generation import (
     shape_bucket,
 )
 from kzoo.generation.streaming import TextStream, before_end, before_stop
-from kzoo.tasks.task import Task
+from kzoo.tasks.task import Task, out_of_table
 from kzoo.tasks.text_data import is_text
 
 HOLE = -1  # stands in a prompt where padding does
@@ -529,12 +529,9 @@ class Generates(Task):
 
     def _check_ids(self, ids):
         size = (self.config.encoder or self.config.decoder).vocabulary_size
-        lowest, highest = min(ids, default=0), max(ids, default=0)
-        if lowest < 0 or highest >= size:
-            raise ValueError(
-                f"Token ids must be in [0, {size}). "
-                f"Received: {lowest if lowest < 0 else highest}."
-            )
+        wrong = out_of_table(ids, size)
+        if wrong is not None:
+            raise ValueError(f"Token ids must be in [0, {size}). Received: {wrong}.")
 
     def _check_keys(self, inputs, required, optional):
         if not set(required) <= set(inputs) <= {*required, *optional}:

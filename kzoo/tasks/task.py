@@ -495,6 +495,17 @@ def load_model(path, **kwargs):
     return keras.saving.load_model(path, **kwargs)
 
 
+def out_of_table(ids, size):
+    """An id that is not in [0, size), or `None`; of a list or an array of integers."""
+    array = np.asarray(ids)
+    if not array.size:
+        return None
+    lowest, highest = array.min(), array.max()
+    if lowest < 0:
+        return lowest
+    return highest if highest >= size else None
+
+
 def smallest_table(config):
     """How many tokens each of a config's stacks has."""
     stacks = (config.encoder, config.decoder)

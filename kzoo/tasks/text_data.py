@@ -9,7 +9,7 @@ import warnings
 import keras
 import numpy as np
 
-from kzoo.tasks.task import Task, smallest_table
+from kzoo.tasks.task import Task, out_of_table, smallest_table
 from kzoo.training import ResumableCheckpoint
 
 _WEIGHT = "sample_weight"
@@ -115,9 +115,9 @@ class LearnsText(Task):
                 class_weight=class_weight,
             )
         if validation_data is not None:
-            if isinstance(validation_data, list) and _is_pair(validation_data):
-                if isinstance(validation_data[0], dict):  # Keras takes it for a tuple
-                    validation_data = tuple(validation_data)
+            is_list = isinstance(validation_data, list) and _is_pair(validation_data)
+            if is_list and isinstance(validation_data[0], dict):  # Keras's tuple
+                validation_data = tuple(validation_data)
             is_tuple = isinstance(validation_data, tuple)
             parts = validation_data if is_tuple else (validation_data,)
             if not 1 <= len(parts) <= 3:
@@ -264,14 +264,11 @@ class LearnsText(Task):
     def _check_table(self, name, ids):
         """Raises `ValueError` where an array of ids has others than its table."""
         size = self._table(name)[1]
-        if not ids.size or ids.dtype.kind not in "iu":
-            return
-        lowest, highest = ids.min(), ids.max()
-        if lowest < 0 or highest >= size:
+        wrong = out_of_table(ids, size) if ids.dtype.kind in "iu" else None
+        if wrong is not None:
             what = "Token ids" if name.endswith("token_ids") else name
             raise ValueError(
-                f"{what} must be in [0, {size}). Received: "
-                f"{lowest if lowest < 0 else highest} in {name}."
+                f"{what} must be in [0, {size}). Received: {wrong} in {name}."
             )
 
     def _check_steps(self, steps):

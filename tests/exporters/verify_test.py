@@ -9,7 +9,7 @@ import pytest
 
 import kzoo
 from kzoo.exporters import ExportError, verify
-from kzoo.exporters.onnx import check_defaults
+from kzoo.exporters.onnx import check_defaults, head_of
 from tests.harness import small_task
 
 TINY = dict(num_layers=1)
@@ -151,11 +151,11 @@ def test_long_defaults_beside_the_file_are_read(tmp_path):
     model.export(tmp_path / "model", format="onnx", functions="generate")
     file = tmp_path / "model" / "generate.onnx"
     (generate,) = (f for f in model.export_functions() if f.name == "generate")
-    check_defaults(generate, file)
+    check_defaults(generate, file, head_of(file))
     model.search_defaults = {"stop_tokens": list(range(20, 221))}
     (generate,) = (f for f in model.export_functions() if f.name == "generate")
     with pytest.raises(ExportError, match="stop_token_ids should be"):
-        check_defaults(generate, file)
+        check_defaults(generate, file, head_of(file))
 
 
 def test_a_file_cut_short_is_named(generating, tmp_path):
