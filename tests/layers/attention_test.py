@@ -371,7 +371,7 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
 
     import jax
 
-    from kzoo.ops import heads
+    from kzoo.ops import heads as module
 
     layer = built(num_key_value_heads=heads)
     mask = np.tril(np.ones((1, 1, T, T), bool))
@@ -384,7 +384,7 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
         run = functools.partial(jax.nn.dot_product_attention, implementation="xla")
         return run(*arrays, **options)
 
-    monkeypatch.setattr(heads, "fused_kernel", lambda dtype, head_dim: kernel)
+    monkeypatch.setattr(module, "fused_kernel", lambda dtype, head_dim: kernel)
     fused = to_numpy(layer(X, attention_mask=mask, causal=True))
     assert calls == [{"scale": layer.scale, "is_causal": True}]
     np.testing.assert_allclose(fused, parts, atol=1e-5)
