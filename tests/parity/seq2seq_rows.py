@@ -135,6 +135,7 @@ SEQ2SEQ = {
         left=True,
     ),
     **_heads("T5", T5, 1),
-    **_heads("MT5", T5, 1),
+    # Fewer layers: without a scale of queries they amplify what is rounded.
+    **_heads("MT5", {**T5, "num_layers": 2, "num_decoder_layers": 1}, 1),
     **_heads("Bart", BART, 2),
 }  # fmt: skip
