@@ -226,6 +226,32 @@ def test_results_end_before_a_stop_string(make):
         make(tokenizer=None).generate([[3]], stop="a")
 
 
+def runner(format, path):
+    """Inputs -> sequences, by the file's own runtime."""
+    if format == "onnx":
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = 3
+        session = onnxruntime.InferenceSession(path / "generate.onnx", settings)
+
+        def run(feed):
+            feed["encoder_token_ids"] = feed["encoder_token_ids"].astype("int64")
+            return session.run(["sequences"], feed)[0]
+
+        return run
+
+    import tensorflow as tf
+
+    generate = tf.saved_model.load(path).signatures["generate"]
+
+    def run(feed):
+        feed = {name: tf.constant(value) for name, value in feed.items()}
+        return generate(**feed)["sequences"].numpy()
+
+    return run
+
+
 @pytest.mark.parametrize(
     "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
 )
@@ -234,6 +260,7 @@ def test_a_file_follows_what_the_task_says(format, tmp_path):
     model.export(tmp_path / "model", format=format, functions="generate")
     ids = model.encode_prompts(PROMPTS)
     prompts = model._prompt_batch(ids)[0][: len(ids)]  # copies fill a batch
+    run = runner(format, tmp_path / "model")
     for options in (
         dict(constraint="(ab|cd){1,3}d?"),
         dict(constraint="(ab|cd){1,3}d?", beams=3),
@@ -243,23 +270,7 @@ def test_a_file_follows_what_the_task_says(format, tmp_path):
     ):
         options["max_new_tokens"] = 9
         given = model.search_inputs(format, **options)
-        if format == "onnx":
-            import onnxruntime
-
-            settings = onnxruntime.SessionOptions()
-            settings.log_severity_level = 3
-            session = onnxruntime.InferenceSession(
-                tmp_path / "model" / "generate.onnx", settings
-            )
-            feed = {"encoder_token_ids": prompts.astype("int64"), **given}
-            (found,) = session.run(["sequences"], feed)
-        else:
-            import tensorflow as tf
-
-            loaded = tf.saved_model.load(tmp_path / "model")
-            feed = {"encoder_token_ids": prompts, **given}
-            feed = {name: tf.constant(value) for name, value in feed.items()}
-            found = loaded.signatures["generate"](**feed)["sequences"].numpy()
+        found = run({"encoder_token_ids": prompts, **given})
         ends = {model.config.end_token_id, *given.get("stop_token_ids", ())}
         got = [model._trimmed(row[0].tolist(), ends) for row in found]
         assert got == model.generate(ids, **options)
