@@ -22,7 +22,6 @@ from kzoo.exporters.report import ExportReport
 from kzoo.ops import onnx_file
 from tests import harness
 from tests.harness import perturb
-from tests.strategies import few_of
 
 MODERN = harness.MODERN | dict(num_key_value_heads=1, tie_head=False)
 
@@ -51,24 +50,19 @@ def check(report):
 @pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    few_of(
-        [
-            (kzoo.CausalLM, dict(positions="learned", norm_position="post")),
-            (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
-            (kzoo.CausalLM, dict(positions="relative", activation="gelu")),
-            (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh")),
-            (
-                kzoo.CausalLM,
-                dict(attention_window=3, windowed_layers=(0,), positions="rotary"),
-            ),
-            (kzoo.Seq2SeqLM, dict(positions="sinusoidal", num_key_value_heads=2)),
-            (
-                kzoo.Seq2SeqLM,
-                dict(positions="relative", norm="rms_norm", head_scale=0.25),
-            ),
-            (kzoo.Seq2SeqLM, dict(norm_position="post", head_bias=True)),
-        ]
-    ),
+    [
+        (kzoo.CausalLM, dict(positions="learned", norm_position="post")),
+        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
+        (kzoo.CausalLM, dict(positions="relative", activation="gelu")),
+        (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh")),
+        (
+            kzoo.CausalLM,
+            dict(attention_window=3, windowed_layers=(0,), positions="rotary"),
+        ),
+        (kzoo.Seq2SeqLM, dict(positions="sinusoidal", num_key_value_heads=2)),
+        (kzoo.Seq2SeqLM, dict(positions="relative", norm="rms_norm", head_scale=0.25)),
+        (kzoo.Seq2SeqLM, dict(norm_position="post", head_bias=True)),
+    ],
 )
 def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
     path = tmp_path / "model"

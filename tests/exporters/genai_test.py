@@ -13,7 +13,6 @@ import tokenizers
 import kzoo
 from kzoo.exporters import ExportError, ExportReport, verify
 from tests.harness import perturb
-from tests.strategies import few_of
 
 SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
 TEXTS = ["the man rides a bike", "a dog runs", "Zwei Männer, 3 Hunde: don't!"]
@@ -64,16 +63,14 @@ def greedy_in_genai(path, prompts, count):
 
 @pytest.mark.parametrize(
     "changes",
-    few_of(
-        [
-            dict(positions="none", **GQA),
-            dict(positions="learned", max_sequence_length=20),
-            dict(positions="sinusoidal", norm_position="post", **WINDOW),
-            dict(positions="rotary", query_key_norm=True, norm="rms_norm", **WINDOW),
-            dict(positions="relative", **GQA, **WINDOW),
-            dict(positions="alibi", num_key_value_heads=1),
-        ]
-    ),
+    [
+        dict(positions="none", **GQA),
+        dict(positions="learned", max_sequence_length=20),
+        dict(positions="sinusoidal", norm_position="post", **WINDOW),
+        dict(positions="rotary", query_key_norm=True, norm="rms_norm", **WINDOW),
+        dict(positions="relative", **GQA, **WINDOW),
+        dict(positions="alibi", num_key_value_heads=1),
+    ],
 )
 def test_every_kind_of_positions_runs(tmp_path, changes):
     """Padded on both sides; with a cache, and as Keras computes without one."""
