@@ -236,8 +236,8 @@ def runner(format, path):
         session = onnxruntime.InferenceSession(path / "generate.onnx", settings)
 
         def run(feed):
-            feed["encoder_token_ids"] = feed["encoder_token_ids"].astype("int64")
-            return session.run(["sequences"], feed)[0]
+            ids = feed["encoder_token_ids"].astype("int64")
+            return session.run(["sequences"], {**feed, "encoder_token_ids": ids})[0]
 
         return run
 
