@@ -108,7 +108,13 @@ def difference(a, b):
     return np.abs(a - b).max() / max(1.0, np.abs(b).max())
 
 
-def check_logits(task, row, golden):
+def check_logits(task, row, golden, tolerances=None):
+    """Compares with `golden`; `tolerances` names arrays in which more is allowed."""
+
+    def check(own, theirs, name):
+        allowed = max(TOLERANCE, (tolerances or {}).get(name, 0.0))
+        assert difference(own, theirs) <= allowed, name
+
     for side in sides(row):
         own, mask = logits(task, row, golden, side)
         own, theirs = to_numpy(own), golden[side]
@@ -118,9 +124,9 @@ def check_logits(task, row, golden):
             assert (own[~mask] < -1e4).all()  # kzoo answers from the context alone
         if own.ndim == 3:
             own, theirs = own[mask], theirs[mask]
-        assert difference(own, theirs) <= TOLERANCE, side
+        check(own, theirs, side)
         for stack, own, theirs in last_states(task, row, golden, side):
-            assert difference(own, theirs) <= TOLERANCE, (side, stack)
+            check(own, theirs, f"{side}_{stack}")
 
 
 @pytest.fixture(scope="module", params=ROWS)

@@ -78,14 +78,20 @@ def sides(row):
     return ("right", "left") if row["left"] else ("right",)
 
 
-def outputs(row, model):
-    """Name -> array of what the model gives: by side, and what it generates."""
+def outputs(row, model, only=None):
+    """Name -> array of what the model gives, by side: numbers, of its own dtype.
+
+    `only` gives a row of the batch alone, without its padding.
+    """
     import torch
 
     found = {}
     with torch.no_grad():
         for side in sides(row):
             ids, mask = batch(row, side)
+            own = slice(None) if only is None else slice(only, only + 1)
+            if only is not None:
+                ids, mask = ids[own, mask[only]], mask[own, mask[only]]
             given = dict(
                 input_ids=torch.from_numpy(ids),
                 attention_mask=torch.from_numpy(mask.astype("int64")),
@@ -95,7 +101,7 @@ def outputs(row, model):
                 places = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
                 given["position_ids"] = torch.from_numpy(places)
             if row["task"] == "seq2seq_lm":
-                given["decoder_input_ids"] = torch.from_numpy(targets(row, model))
+                given["decoder_input_ids"] = torch.from_numpy(targets(row, model)[own])
             result = model(**given, output_hidden_states=True)
             found |= {f"{side}_{k}": v for k, v in last_states(result).items()}
             kind = {"question_answering": "start_logits"}.get(row["task"], "logits")
@@ -104,29 +110,44 @@ def outputs(row, model):
             value = getattr(result, kind)
             if kind == "start_logits":
                 value = torch.stack([value, result.end_logits], axis=1)
-            found[side] = value.float().numpy()
-        if row["task"] in ("causal_lm", "seq2seq_lm"):
-            side = "left" if row["task"] == "causal_lm" else "right"
-            ids, mask = batch(row, side)
-            for beams in (1, 3):
-                made = model.generate(
-                    torch.from_numpy(ids),
-                    attention_mask=torch.from_numpy(mask.astype("int64")),
-                    max_new_tokens=NEW_TOKENS,
-                    min_new_tokens=0,
-                    do_sample=False,
-                    num_beams=beams,
-                    early_stopping=beams > 1,
-                    suppress_tokens=[model.config.pad_token_id],  # kzoo gives none
-                ).numpy()
-                first = ids.shape[1] if row["task"] == "causal_lm" else 1
-                found[f"beams_{beams}"] = made[:, first:]
-            if "generation" in row:
-                made = model.generate(
-                    torch.from_numpy(ids),
-                    attention_mask=torch.from_numpy(mask.astype("int64")),
-                ).numpy()
-                found["by_default"] = made[:, first:]
+            found[side] = as_numpy(value)
+    return found
+
+
+def as_numpy(x):
+    """A tensor as an array; bfloat16, which numpy has not, as float32."""
+    import torch
+
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def generated(row, model):
+    """Name -> array of what the model generates."""
+    import torch
+
+    if row["task"] not in ("causal_lm", "seq2seq_lm"):
+        return {}
+    found = {}
+    side = "left" if row["task"] == "causal_lm" else "right"
+    ids, mask = batch(row, side)
+    first = ids.shape[1] if row["task"] == "causal_lm" else 1
+    inputs = torch.from_numpy(ids)
+    given = {"attention_mask": torch.from_numpy(mask.astype("int64"))}
+    with torch.no_grad():
+        for beams in (1, 3):
+            made = model.generate(
+                inputs,
+                **given,
+                max_new_tokens=NEW_TOKENS,
+                min_new_tokens=0,
+                do_sample=False,
+                num_beams=beams,
+                early_stopping=beams > 1,
+                suppress_tokens=[model.config.pad_token_id],  # kzoo gives none
+            ).numpy()
+            found[f"beams_{beams}"] = made[:, first:]
+        if "generation" in row:
+            found["by_default"] = model.generate(inputs, **given).numpy()[:, first:]
     return found
 
 
@@ -143,7 +164,7 @@ def last_states(result):
             "encoder": [result.encoder_last_hidden_state],
             "decoder": result.decoder_hidden_states,
         }
-    return {name: states[-1].float().numpy() for name, states in found.items()}
+    return {name: as_numpy(states[-1]) for name, states in found.items()}
 
 
 def targets(row, model):
@@ -180,9 +201,9 @@ def main(names):
     for name in names or ROWS:
         row = ROWS[name]
         model = model_of(row)
-        found = outputs(row, model)
+        found = outputs(row, model) | generated(row, model)
         if row.get("bfloat16"):
-            half = outputs({**row, "task": None}, model_of(row, "bfloat16"))
+            half = outputs(row, model_of(row, "bfloat16"))
             found |= {f"{side}_bfloat16": half[side] for side in sides(row)}
         shapes, configs = stored(model)
         for config in configs.values():
