@@ -15,6 +15,10 @@ from kzoo.exporters.tolerances import largest_difference
 from kzoo.generation import IMPOSSIBLE
 from kzoo.layers.base import bare_calls
 
+# The options of a plain beam search, and those of it that one beam has not.
+_HOW_MANY = {"beams", "num_return_sequences", "early_stopping"}
+_OF_BEAMS = _HOW_MANY | {"max_new_tokens", "length_penalty"}
+
 
 class Case(NamedTuple):
     """Inputs of a function, and the outputs that Keras gives for them.
@@ -80,7 +84,7 @@ def verify(cases, answers, report):
 
     Raises:
         ExportError: an output is missing, of another shape or dtype, or differs by more
-            than the tolerance; or a token differs, where greedy search has no tie.
+            than the tolerance; or a token differs, where no tie explains it.
     """
     for case, got in zip(cases, answers, strict=True):
         expected, ties = _tied(case, got)
@@ -188,15 +192,26 @@ def reference(function, inputs):
 
 
 def _tied(case, got):
-    """Keras's outputs for a case, and in how many places two tokens were a tie.
+    """Keras's outputs for a case, and how many ties between tokens these go with.
 
-    Where greedy search has two tokens whose log p differs by no more than arithmetic in
-    another order explains, it may take either. There Keras goes on from the artifact's.
+    Where two differ by no more than arithmetic in another order explains, a search may
+    take either. What no tie explains is left for `compare`.
     """
-    function, inputs, expected = case.function, case.inputs, case.expected.result()
-    greedy = "max_new_tokens" in inputs and len(inputs) == 2
-    if not (greedy and {"sequences", "scores"} <= set(expected) & set(got)):
+    inputs, expected = case.inputs, case.expected.result()
+    if not {"sequences", "scores"} <= set(expected) & set(got):
         return expected, 0
+    both = _padded(case.function, got, expected)
+    if both[0].shape != both[1].shape or (both[0] == both[1]).all():
+        return expected, 0
+    if "max_new_tokens" in inputs and len(inputs) == 2:
+        return _tied_tokens(case.function, inputs, got, expected)
+    if "beams" in inputs and len(set(inputs) - _OF_BEAMS) == 1:  # the prompt
+        return _tied_beams(case.function, inputs, got, expected)
+    return expected, 0
+
+
+def _tied_tokens(function, inputs, got, expected):
+    """Greedy search: where two tokens are a tie, Keras goes on from the artifact's."""
     ties, limit = 0, int(inputs["max_new_tokens"])
 
     def from_prefix(tokens, length):
@@ -220,6 +235,34 @@ def _tied(case, got):
         ties += int(rows.sum())
         expected = from_prefix(np.where(rows[:, None], theirs, mine), limit)
     return expected, ties
+
+
+def _tied_beams(function, inputs, got, expected):
+    """Beam search: the artifact's sequences, where Keras scores them as its own."""
+    theirs, mine = _padded(function, got, expected)
+    given = {name: x for name, x in inputs.items() if name not in _HOW_MANY}
+    behind = np.cumsum(theirs == function.end_token_id, axis=-1) > 0
+    behind = np.pad(behind, ((0, 0), (0, 0), (1, 0)))[..., :-1]
+    forced = np.where(behind, -1, theirs).astype("int32")
+    scores = [
+        reference(function, {**given, "forced_token_ids": forced[:, rank]})["scores"]
+        for rank in range(forced.shape[1])
+    ]
+    scores = np.concatenate(scores, axis=1)
+    real = expected["scores"] > IMPOSSIBLE / 2
+    size = np.max(np.abs(expected["scores"]), initial=0.0, where=real)
+    apart = np.abs(scores - expected["scores"])[real]
+    tied = apart.max(initial=0.0) <= largest_difference("float32", size)
+    padded = (theirs[behind] == function.pad_token_id).all()
+    # Or the best would count twice.
+    several = all(
+        len(np.unique(row[x], axis=0)) == x.sum()
+        for row, x in zip(theirs, real, strict=True)
+    )
+    if not (tied and padded and several):
+        return expected, 0
+    ties = int(((theirs != mine).any(axis=-1) & real).sum())
+    return {**expected, "sequences": theirs}, ties
 
 
 def _padded(function, got, expected):

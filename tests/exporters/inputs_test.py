@@ -14,7 +14,7 @@ from kzoo.exporters import (
     inputs,
     verify,
 )
-from kzoo.exporters.report import ExportReport, joined
+from kzoo.exporters.report import OWN, ExportReport, joined
 from tests.harness import perturb
 
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
@@ -132,39 +132,89 @@ def test_a_difference_is_told_with_both_numbers_and_the_tolerance(tmp_path):
     )
 
 
+def tie(model, token, other):
+    """Makes two tokens as likely as each other, everywhere."""
+    kernel = keras.ops.convert_to_numpy(model.head.kernel).copy()
+    kernel[:, other] = kernel[:, token]
+    model.head.kernel.assign(kernel)
+
+
+def verified(function, given, got):
+    """The report of an artifact that gives `got` for some inputs."""
+    report, expected = ExportReport("model", "onnx"), Future()
+    expected.set_result(checks.reference(function, given))
+    rows = ("a", "b", "c")
+    checks.verify([checks.Case(function, OWN, given, expected, rows)], [got], report)
+    return report
+
+
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_a_tie_between_two_tokens_is_no_difference(kind):
     model = make(kind, positions="rotary")
     function = model.export_functions()[-1]
-    inputs = {model.prompt_input: np.array([[5, 6], [7, 8], [9, 3]], "int32")}
-    inputs["max_new_tokens"] = 4
-    chosen = checks.reference(function, inputs)["sequences"][:, 0, 0]
+    given = {model.prompt_input: np.array([[5, 6], [7, 8], [9, 3]], "int32")}
+    given["max_new_tokens"] = 4
+    chosen = checks.reference(function, given)["sequences"][:, 0, 0]
     first, other = int(chosen[1]), 28
-    kernel = keras.ops.convert_to_numpy(model.head.kernel).copy()
-    kernel[:, other] = kernel[:, first]  # so that both are as likely
-    model.head.kernel.assign(kernel)
+    tie(model, first, other)
 
     def answer(row, token):
         forced = np.full((3, 1), -1, "int32")
         forced[row] = token
-        return checks.reference(function, inputs | {"forced_token_ids": forced})
+        return checks.reference(function, given | {"forced_token_ids": forced})
 
-    def verified(got):
-        report, expected = ExportReport("model", "onnx"), Future()
-        expected.set_result(checks.reference(function, inputs))
-        case = checks.Case(function, "own inputs", inputs, expected, ("a", "b", "c"))
-        checks.verify([case], [got], report)
-        return report
-
-    assert "ties" not in verified(answer(1, first)).checks[0]
-    report = verified(answer(1, other))
+    assert "ties" not in verified(function, given, answer(1, first)).checks[0]
+    report = verified(function, given, answer(1, other))
     assert report.checks[0]["ties"] == 1 and "1 ties between two" in str(report)
     with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
-        verified(answer(1, 4))
+        verified(function, given, answer(1, 4))
     wrong = answer(1, other)
     wrong["sequences"][1, 0, -1] = 4  # behind the tie
     with pytest.raises(ExportError, match="1 of 3 sequences differ .* b, place"):
-        verified(wrong)
+        verified(function, given, wrong)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_two_sequences_of_a_beam_search_that_tie_may_change_places(kind, limit):
+    model = make(kind, positions="rotary")
+    function = model.export_functions()[-1]
+    given = {model.prompt_input: np.array([[5, 6], [7, 8], [9, 3]], "int32")}
+    given |= dict(max_new_tokens=limit, beams=4, num_return_sequences=4)
+    given["length_penalty"] = 0.6
+    lasts = checks.reference(function, given)["sequences"][1, :, -1].tolist()
+    special = {function.end_token_id, function.pad_token_id}
+    last = next(token for token in lasts if token not in special)
+    other = next(token for token in range(5, 29) if token != last)
+    tie(model, last, other)
+    expected = checks.reference(function, given)
+    assert "ties" not in verified(function, given, expected).checks[0]
+    found = expected["sequences"]
+    assert {last, other} <= set(found[1, :, -1].tolist())
+    swapped = found.copy()  # of the last tokens, both ways
+    swapped[..., -1][found[..., -1] == last] = other
+    swapped[..., -1][found[..., -1] == other] = last
+    differ = int((swapped != found).any(axis=-1).sum())
+    assert differ >= 2
+    check = verified(function, given, {**expected, "sequences": swapped}).checks[0]
+    assert check["ties"] == differ and check["tokens_equal"]
+
+    def refused(sequences):
+        with pytest.raises(ExportError, match="sequences differ from Keras"):
+            verified(function, given, {**expected, "sequences": sequences})
+
+    wrong = swapped.copy()
+    wrong[1, 0, -1] = next(t for t in range(5, 29) if t not in (last, other))
+    refused(wrong)
+    twice = found.copy()
+    twice[..., -1][found[..., -1] == other] = last
+    refused(twice)
+    if kind is kzoo.Seq2SeqLM and limit == 3:
+        ended = (swapped[..., :-1] == function.end_token_id).any(axis=-1)
+        assert ended.any()
+        behind = swapped.copy()
+        behind[..., -1][ended] = last
+        refused(behind)
 
 
 def test_inputs_that_are_compared_apart_are_reported_together(tmp_path, monkeypatch):
