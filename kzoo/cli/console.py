@@ -5,6 +5,7 @@ a pipe gets results alone.
 """
 
 import contextlib
+import ctypes
 import functools
 import os
 import sys
@@ -36,6 +37,9 @@ ModelFolder = Annotated[
 ]
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+
+# M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3), in bytes.
+_KEPT = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -140,8 +144,14 @@ def progress(description, total=None):
         yield lambda steps=1: bar.advance(task, steps)
 
 
-def load_keras():
-    """Imports Keras and its backend without the notices that those write."""
+def load_keras(trains=False):
+    """Imports Keras and its backend without the notices that those write.
+
+    Args:
+        trains: whether the process does, and so had better keep what memory it frees.
+    """
+    if trains:
+        _keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # What Keras and TensorFlow warn of concerns programmers.
@@ -150,6 +160,20 @@ def load_keras():
         import keras
 
     return keras
+
+
+def _keep_freed_memory():
+    """Has the C library (glibc) keep freed memory for the next training step.
+
+    By default large tensors go back to the system, and on TensorFlow the page faults of
+    the next step take as long as its arithmetic.
+    """
+    mallopt = (
+        getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    )
+    if mallopt is not None:
+        for option, size in _KEPT.items():
+            mallopt(option, size)
 
 
 @contextlib.contextmanager

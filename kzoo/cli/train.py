@@ -241,7 +241,7 @@ def train(
     """Runs the command."""
     options = dict(locals())
     del options["context"]
-    load_keras()
+    load_keras(trains=True)
     from kzoo.cli.settings import as_options
     from kzoo.zoo.training import OtherTraining
 

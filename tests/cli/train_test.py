@@ -1,6 +1,8 @@
 """train: from a file to a model; stopped and run again, the same model."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from safetensors.numpy import load_file
@@ -183,3 +185,33 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "is a file" in line(pairs, "--out", pairs)
     assert "not empty" in line(pairs, "--out", translator)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_a_process_that_trains_keeps_the_memory_that_a_step_frees():
+    code = """
+import resource, numpy
+from kzoo.cli.console import load_keras
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def step():
+    numpy.empty(48 * 2**20, "uint8")[::4096] = 1
+
+def of_some_steps():
+    step()
+    before = faults()
+    for _ in range(20):
+        step()
+    return faults() - before
+
+load_keras()
+given_back = of_some_steps()
+load_keras(trains=True)
+print(given_back, of_some_steps())
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    given_back, kept = map(int, made.stdout.split())
+    assert given_back >= 20 * 24  # a fault for 2 MB at the least
+    assert kept <= given_back / 10
