@@ -3,7 +3,10 @@
 Imports Keras, so commands import this module when they run.
 """
 
+import collections
+import itertools
 import math
+import statistics
 import time
 
 import keras
@@ -20,7 +23,7 @@ from kzoo.cli.console import err
 
 # Reading the loss waits for the device, so not at every batch.
 _SECONDS_BETWEEN_LOSSES = 0.5
-_STEPS_BETWEEN_RATES = 10
+_STEPS_BETWEEN_RATES, _STEPS_OF_PACE = 10, 20
 
 
 class EpochLines(keras.callbacks.Callback):
@@ -87,10 +90,11 @@ class EpochLines(keras.callbacks.Callback):
 
 
 class CosineWithinTime(keras.callbacks.Callback):
-    """A rate that rises, then falls to 0 on a cosine, when steps or time are used up.
+    """A rate that rises, then falls to 0 on a cosine, over the steps that time allows.
 
-    On a fast machine the steps decide, and equal seeds give equal weights; on a slow
-    one the time does, and the training still ends with a small rate.
+    On a fast machine these are all steps, and equal seeds give equal weights. On a slow
+    one they are as many as fit at the pace of the last ones, so that the training still
+    ends with a small rate; what compiling takes is lost, but does not count as steps.
 
     Args:
         peak: the largest rate.
@@ -105,10 +109,17 @@ class CosineWithinTime(keras.callbacks.Callback):
         self.warmup = warmup
         self.step = 0
         self.out_of_time = False
-        self._start = None
+        self._ends = collections.deque(maxlen=_STEPS_OF_PACE + 1)
 
-    def _elapsed(self):
-        return time.perf_counter() - self._start
+    def _done(self):
+        """The share of the training that is behind."""
+        left = self.seconds - (time.perf_counter() - self._start)
+        if left <= 0:
+            return 1.0
+        took = [after - before for before, after in itertools.pairwise(self._ends)]
+        if not took:
+            return self.step / self.steps
+        return self.step / min(self.steps, self.step + left / statistics.median(took))
 
     def on_train_begin(self, logs=None):
         """Starts the clock."""
@@ -118,11 +129,11 @@ class CosineWithinTime(keras.callbacks.Callback):
         """Sets the rate."""
         if self.step % _STEPS_BETWEEN_RATES:
             return
-        done = max(self.step / self.steps, self._elapsed() / self.seconds)
+        done = self._done()
         if done < self.warmup:
             rate = self.peak * (done + 1 / self.steps) / self.warmup
         else:
-            rest = min(1.0, (done - self.warmup) / (1 - self.warmup))
+            rest = (done - self.warmup) / (1 - self.warmup)
             rate = self.peak * 0.5 * (1 + math.cos(math.pi * rest))
         if hasattr(self.model, "jax_state_sync"):
             # On JAX the variables are copies while an epoch runs.
@@ -132,6 +143,7 @@ class CosineWithinTime(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Ends the training when the time is used up."""
         self.step += 1
-        if self._elapsed() > self.seconds:
+        self._ends.append(time.perf_counter())
+        if self._ends[-1] - self._start > self.seconds:
             self.out_of_time = self.step < self.steps
             self.model.stop_training = True

@@ -1,6 +1,7 @@
 """demo, shortened: everything it promises is made and said."""
 
 import json
+import math
 import time
 
 import keras
@@ -77,6 +78,37 @@ def test_a_slow_machine_ends_the_training_in_time_with_a_small_rate(run):
     assert Model.optimizer.learning_rate == 0.0
     rate.on_train_batch_end(0)
     assert Model.stop_training and rate.out_of_time
+
+
+def test_on_a_slow_machine_the_rate_rises_and_falls_over_the_steps_that_fit(
+    monkeypatch,
+):
+    from kzoo.cli import epochs
+
+    class Model:
+        stop_training = False
+
+        class optimizer:
+            learning_rate = None
+
+    now = [0.0]
+    monkeypatch.setattr(epochs.time, "perf_counter", lambda: now[0])
+    rate = epochs.CosineWithinTime(1.0, steps=1000, seconds=230)
+    rate.set_model(Model)
+    rate.on_train_begin()
+    rates = []
+    while not Model.stop_training:
+        rate.on_train_batch_begin(len(rates))
+        rates.append(float(Model.optimizer.learning_rate))
+        now[0] += 30 if len(rates) in (1, 5) else 1  # two shapes are compiled
+        rate.on_train_batch_end(len(rates))
+    assert rate.out_of_time and len(rates) == 173  # 60 + 171 seconds
+    # A tenth of 172 steps warms up; the rate is set at every tenth step.
+    assert rates[9] <= 0.02 and rates[10] == pytest.approx(10 / 172 / 0.1, rel=0.05)
+    assert rates[20] >= 0.99
+    # Half of the cosine is where 55 % of the steps are done.
+    assert rates[94] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.47)), rel=0.05)
+    assert rates[-1] <= 0.01
 
 
 def test_the_rate_follows_the_steps_where_time_is_enough():
