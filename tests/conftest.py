@@ -108,6 +108,22 @@ def _clean_keras():
     keras.config.set_dtype_policy("float32")
 
 
+@pytest.fixture
+def eager():
+    """TensorFlow runs op by op what it would trace: a second less a search or a `fit`.
+
+    For tests whose claim is what comes out, not how it is compiled.
+    """
+    if BACKEND != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _bounded_caches():
     """Drops what JAX has compiled before Linux has no more maps of memory for it.

@@ -190,41 +190,39 @@ def test_a_recipe_trains_and_is_scored(run, prepared, tmp_path, name):
         assert "outside the recipe's interval, 2.0 to 3.0" in missed.stderr
 
 
-def test_a_training_that_is_killed_gives_the_same_curve_and_weights(prepared, tmp_path):
+def test_a_training_that_is_killed_gives_the_same_curve_and_weights(
+    run, prepared, tmp_path
+):
     # Splits are drawn, words dropped, epochs averaged: all of it goes on as it was.
     recipe, command = prepared("multi30k-en-de", epochs=8, word_dropout=0.1, average=3)
     folders = {name: tmp_path / name for name in ("whole", "killed")}
 
-    def start(name):
+    def start():
         return subprocess.Popen(
-            [sys.executable, "-m", "kzoo.cli", *command, "--out", folders[name]],
+            [sys.executable, "-m", "kzoo.cli", *command, "--out", folders["killed"]],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def wait_for(path, process):
-        while not path.exists() and process.poll() is None:
-            time.sleep(0.005)
-
-    whole = start("whole")
-    wait_for(folders["whole"] / "training" / "splits.npz", whole)
+    whole = run(*command, "--out", folders["whole"])
+    assert whole.exit_code == 0, whole.output
     # The other has the same draws, and nothing else.
     shutil.copytree(
         folders["whole"] / "training",
         folders["killed"] / "training",
         ignore=shutil.ignore_patterns("*state*", "epochs"),
     )
-    killed = start("killed")
-    wait_for(folders["killed"] / "training" / "state.npz", killed)
+    killed, state = start(), folders["killed"] / "training" / "state.npz"
+    while not state.exists() and killed.poll() is None:
+        time.sleep(0.005)
     killed.kill()
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert not (folders["killed"] / "config.json").exists()
-    again = start("killed")
-    for process in (whole, again):
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+    again = start()
+    _, errors = again.communicate()
+    assert again.returncode == 0, errors
     assert "Going on" in errors and "epoch 1/" not in errors
 
     curves, weights = [], []

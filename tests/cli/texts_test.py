@@ -8,6 +8,8 @@ import pytest
 import kzoo
 from kzoo.tasks import load_task
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 FEW = ("--max-new-tokens", 6)
 
 

@@ -195,6 +195,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 PROMPTS = ["ab", "dcba", "a"]
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("make", [causal, seq2seq])
 def test_results_match_the_pattern(make):
     model = perturbed(make())
@@ -213,6 +214,7 @@ def test_results_match_the_pattern(make):
     assert all(sorted(texts) == ["ab", "cd"] for texts in few)  # there are no more
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("make", [causal, seq2seq])
 def test_results_end_before_a_stop_string(make):
     model = perturbed(make())
@@ -262,11 +264,10 @@ def test_a_file_follows_what_the_task_says(format, tmp_path):
     prompts = model._prompt_batch(ids)[0][: len(ids)]  # copies fill a batch
     run = runner(format, tmp_path / "model")
     for options in (
-        dict(constraint="(ab|cd){1,3}d?"),
         dict(constraint="(ab|cd){1,3}d?", beams=3),
         dict(stop=["b"], temperature=1.5, seed=2, top_k=5),
-        dict(forced_prefix=["a", "bb", "c"], stop_tokens=["d"]),
-        dict(repetition_penalty=1.5, no_repeat_ngram_size=2, banned_tokens=[3]),
+        dict(forced_prefix=["a", "bb", "c"], stop_tokens=["d"])
+        | dict(repetition_penalty=1.5, no_repeat_ngram_size=2, banned_tokens=[3]),
     ):
         options["max_new_tokens"] = 9
         given = model.search_inputs(format, **options)
@@ -279,6 +280,7 @@ def test_a_file_follows_what_the_task_says(format, tmp_path):
 # Streams.
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("make", [causal, seq2seq])
 def test_a_stream_gives_what_generate_gives(make):
     model = perturbed(make())

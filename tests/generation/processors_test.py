@@ -229,6 +229,7 @@ def ids_of(model, **options):
     return model.generate(prompts, max_new_tokens=8, **options)
 
 
+@pytest.mark.usefixtures("eager")
 def test_prompts_count_as_repeated_in_decoders_alone():
     model = perturbed(causal())
     pad = model.config.pad_token_id
@@ -239,6 +240,7 @@ def test_prompts_count_as_repeated_in_decoders_alone():
         assert not set(row) & set(prompt) and len(set(row)) == len(row) >= 3
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_result_does_not_depend_on_the_batch(model):
     given = dict(repetition_penalty=1.4, no_repeat_ngram_size=2, min_new_tokens=2)
     together = ids_of(model, **given)
@@ -247,6 +249,7 @@ def test_a_result_does_not_depend_on_the_batch(model):
     assert together == alone
 
 
+@pytest.mark.usefixtures("eager")
 def test_banned_tokens_never_come(model):
     banned = ["a", "c", 3]
     for options in ({}, dict(beams=3), dict(temperature=2.0)):
@@ -254,6 +257,7 @@ def test_banned_tokens_never_come(model):
         assert not {i for row in ids for i in row} & {*TOKENIZER.encode(["ac"])[0], 3}
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_forced_prefix_begins_every_result(model):
     for options in ({}, dict(beams=3), dict(temperature=2.0)):
         given = dict(max_new_tokens=8, **options)
@@ -266,6 +270,7 @@ def test_a_forced_prefix_begins_every_result(model):
         assert {row[1] for row in ids} == {5}
 
 
+@pytest.mark.usefixtures("eager")
 def test_stop_tokens_end_a_result_and_are_no_part_of_it(model):
     stop = TOKENIZER.encode(["a"])[0]
     ids = ids_of(model, stop_tokens=stop, forced_tokens={2: stop[0]})
@@ -282,6 +287,7 @@ def alternate(scores, context):
     return ops.where(ops.equal(place, wanted), scores, kzoo.generation.BANNED)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_user_adds_a_processor(model):
     for options in ({}, dict(beams=2), dict(temperature=1.0)):
         ids = ids_of(model, processors=[alternate], **options)
@@ -325,6 +331,7 @@ def test_a_processor_that_no_file_can_hold_is_named(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("eager")
 def test_where_nothing_is_allowed_a_result_ends(model):
     every = list(range(TOKENIZER.vocabulary_size))
     for options in ({}, dict(temperature=1.0)):
@@ -333,6 +340,7 @@ def test_where_nothing_is_allowed_a_result_ends(model):
     assert ids == [[]] * len(PROMPTS) and (scores == -np.inf).all()
 
 
+@pytest.mark.usefixtures("eager")
 def test_bans_hold_at_any_temperature():
     allowed = {5, 6}
     banned = [i for i in range(TOKENIZER.vocabulary_size) if i not in allowed]

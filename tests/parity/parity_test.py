@@ -20,6 +20,8 @@ from tests.parity.rows import ROWS
 from tests.parity.weights import sines, weight
 from tests.strategies import few_of
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 TOLERANCE = 1e-5
 
 

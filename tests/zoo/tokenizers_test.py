@@ -11,6 +11,8 @@ from kzoo.families import family_of
 from tests.golden import folders as golden
 from tests.parity.weights import weight
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 SIZES = dict(
     d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
     decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
