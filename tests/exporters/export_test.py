@@ -4,8 +4,6 @@ import dataclasses
 import errno
 import json
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -30,6 +28,25 @@ def make(kind=kzoo.Seq2SeqLM, **changes):
     return harness.small_task(kind, **changes)
 
 
+@pytest.fixture(scope="module")
+def model():
+    """A translator that tests read."""
+    return make()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """Its ONNX files."""
+    path = tmp_path_factory.mktemp("folder") / "model"
+    check(model.export(path, format="onnx"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def generating(folder):
+    return onnxruntime.InferenceSession(folder / "generate.onnx")
+
+
 def until_end(model, ids):
     """The ids before the end token; padding is among none of these."""
     end = model.config.end_token_id
@@ -47,35 +64,43 @@ def check(report):
     assert all(c["tokens_equal"] for c in generated)
 
 
-@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
         (kzoo.CausalLM, dict(positions="learned", norm_position="post")),
-        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
-        (kzoo.CausalLM, dict(positions="relative", activation="gelu")),
-        (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh")),
+        (kzoo.CausalLM, dict(positions="rotary", num_layers=1, **MODERN)),
+        (kzoo.CausalLM, dict(positions="relative", activation="gelu", num_layers=1)),
+        (kzoo.CausalLM, dict(positions="alibi", activation="gelu_tanh", num_layers=1)),
         (
             kzoo.CausalLM,
             dict(attention_window=3, windowed_layers=(0,), positions="rotary"),
         ),
-        (kzoo.Seq2SeqLM, dict(positions="sinusoidal", num_key_value_heads=2)),
-        (kzoo.Seq2SeqLM, dict(positions="relative", norm="rms_norm", head_scale=0.25)),
+        (
+            kzoo.Seq2SeqLM,
+            dict(positions="sinusoidal", num_key_value_heads=2, num_layers=1),
+        ),
+        (
+            kzoo.Seq2SeqLM,
+            dict(positions="relative", norm="rms_norm", head_scale=0.25, num_layers=1),
+        ),
         (kzoo.Seq2SeqLM, dict(norm_position="post", head_bias=True)),
     ],
 )
-def test_onnx_gives_forward_and_generate(tmp_path, kind, changes, portable):
-    path = tmp_path / "model"
-    report = make(kind, **changes).export(path, format="onnx", portable=portable)
-    check(report)
-    for name in ("forward", "generate"):
-        model = onnx.load(path / f"{name}.onnx")
-        onnx.checker.check_model(path / f"{name}.onnx", full_check=True)
-        assert model.opset_import[0].version == (18 if portable else 23)
-        assert [o.domain for o in model.opset_import] == [""]
-    attentions = 2 if kind is kzoo.CausalLM else 6  # self, and cross in decoders
-    fused = report.operators["forward"].get("Attention", 0)
-    assert fused == (0 if portable else attentions)
+def test_onnx_gives_forward_and_generate(tmp_path, kind, changes):
+    model, path = make(kind, **changes), tmp_path / "model"
+    for portable in (False, True):
+        report = model.export(path, format="onnx", portable=portable, overwrite=True)
+        check(report)
+        for name in ("forward", "generate"):
+            file = onnx.load(path / f"{name}.onnx")
+            onnx.checker.check_model(path / f"{name}.onnx", full_check=True)
+            assert file.opset_import[0].version == (18 if portable else 23)
+            assert [o.domain for o in file.opset_import] == [""]
+        attentions = 1 if kind is kzoo.CausalLM else 3  # self, and cross in decoders
+        attentions *= model.config.decoder.num_layers
+        fused = report.operators["forward"].get("Attention", 0)
+        assert fused == (0 if portable else attentions)
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -101,21 +126,7 @@ def test_inferred_shapes_are_those_that_a_file_tells(tmp_path, task, portable):
         onnx.checker.check_model(path, full_check=True)
 
 
-@pytest.fixture(scope="module")
-def remembered():
-    """`reference`, which computes the same once."""
-    answers = {}
-
-    def remember(function, inputs):
-        key = (function.name, repr(inputs))
-        if key not in answers:
-            answers[key] = reference(function, inputs)
-        return answers[key]
-
-    return remember
-
-
-@pytest.mark.parametrize("opset", range(MINIMUM_OPSET, MAXIMUM_OPSET + 1))
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -123,25 +134,20 @@ def remembered():
         (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
     ],
 )
-def test_every_opset(tmp_path, monkeypatch, remembered, kind, changes, opset):
-    monkeypatch.setattr("kzoo.exporters.checks.reference", remembered)
+def test_every_opset(tmp_path, kind, changes):
     model = make(kind, num_layers=1, **changes)
-    check(model.export(tmp_path / "model", format="onnx", opset=opset))
-    for file in (tmp_path / "model").glob("*.onnx"):
-        onnx.checker.check_model(file)
-        assert onnx.load(file).opset_import[0].version == opset
+    for opset in range(MINIMUM_OPSET, MAXIMUM_OPSET + 1):
+        path = tmp_path / str(opset)
+        check(model.export(path, format="onnx", opset=opset))
+        for file in path.glob("*.onnx"):
+            onnx.checker.check_model(file)
+            assert onnx.load(file).opset_import[0].version == opset
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        (kzoo.CausalLM, dict(positions="rotary", **MODERN)),
-        (kzoo.Seq2SeqLM, dict(norm_position="post")),
-    ],
-)
-def test_saved_model_gives_forward_and_generate(tmp_path, kind, changes):
-    report = make(kind, **changes).export(tmp_path / "model")
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_saved_model_gives_forward_and_generate(saved, kind):
+    _, _, report = saved(kind)
     check(report)
     assert "fresh process" in report.runtime
     served = report.functions["serving_default"]["inputs"]
@@ -162,23 +168,9 @@ def test_a_saved_model_without_its_report_says_itself_what_it_offers(tmp_path):
         verify(path, model)
 
 
-@pytest.mark.parametrize(
-    "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
-)
-def test_rows_that_end_at_different_steps_are_verified(tmp_path, format):
-    model = make(
-        kzoo.CausalLM,
-        vocabulary_size=12,
-        num_layers=1,
-        tie_head=False,
-        head_bias=True,
-    )
-    perturb(model.named_variables().values(), seed=1)
+def check_ends(model, report):
+    """That rows of the two plain searches ended at different steps, and are counted."""
     function = model.export_functions()[1]
-    bias = np.array(model.head.bias)
-    bias[function.end_token_id] = 0.9
-    model.head.bias.assign(bias)
-    report = model.export(tmp_path / "model", format, functions="generate")
     checks = {c["case"]: c for c in report.checks if c["function"] == "generate"}
     cases = function.cases(np.random.default_rng(0))
     for case in ("greedy, batch 3, padded", "3 beams, 2 best, padded"):
@@ -193,11 +185,29 @@ def test_rows_that_end_at_different_steps_are_verified(tmp_path, format):
     assert "3/3 ended" in str(report)
 
 
-def test_names_dtypes_axes_and_defaults(tmp_path):
-    model = make()
-    path = tmp_path / "translator.onnx"
-    model.export(path, format="onnx")
-    session = onnxruntime.InferenceSession(path)
+def test_rows_that_end_at_different_steps_are_verified(tmp_path):
+    model = make(
+        kzoo.CausalLM,
+        vocabulary_size=12,
+        num_layers=1,
+        tie_head=False,
+        head_bias=True,
+    )
+    perturb(model.named_variables().values(), seed=1)
+    bias = np.array(model.head.bias)
+    bias[model.config.end_token_id] = 0.9
+    model.head.bias.assign(bias)
+    check_ends(model, model.export(tmp_path / "model", "onnx", functions="generate"))
+
+
+@pytest.mark.tensorflow
+def test_rows_of_a_saved_model_that_end_at_different_steps_are_verified(saved):
+    model, _, report = saved(kzoo.CausalLM)
+    check_ends(model, report)
+
+
+def test_names_dtypes_axes_and_defaults(model, generating):
+    session = generating
     (ids,) = session.get_inputs()
     assert (ids.name, ids.type) == ("encoder_token_ids", "tensor(int64)")
     assert ids.shape == ["batch", "sequence"]
@@ -251,8 +261,10 @@ def test_names_dtypes_axes_and_defaults(tmp_path):
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
+@pytest.mark.usefixtures("remembered")
 def test_weights_are_stored_once(tmp_path):
-    model = make(vocabulary_size=3000, hidden_dim=128, intermediate_dim=512)
+    sizes = dict(hidden_dim=128, intermediate_dim=512, num_layers=1)
+    model = make(vocabulary_size=3000, **sizes)
     weights = sum(4 * np.prod(v.shape) for v in model.named_variables().values())
     report = model.export(tmp_path / "folder", format="onnx")
     models = sum(s for f, s in report.files.items() if f.endswith((".onnx", ".bin")))
@@ -284,7 +296,7 @@ def add_lora(model, rank=2):
     ],
 )
 def test_lora_is_exported(tmp_path, kind, changes, options):
-    model = make(kind, **changes)
+    model = make(kind, num_layers=1, **changes)
     forward = model.export_functions()[0]
     inputs = forward.cases(np.random.default_rng(0))["batch 1, length 5"]
     before = reference(forward, inputs)["logits"]
@@ -299,10 +311,11 @@ def test_lora_is_exported(tmp_path, kind, changes, options):
         assert not any("lora" in tensor.name for tensor in graph.initializer)
 
 
-def test_large_weights_go_to_a_file_beside(tmp_path):
-    model = make()
+@pytest.mark.usefixtures("remembered")
+def test_large_weights_go_to_a_file_beside(tmp_path, model):
     path = tmp_path / "model.onnx"
-    report = model.export(path, format="onnx", external_data_threshold=10_000)
+    options = dict(functions="forward", external_data_threshold=10_000)
+    report = model.export(path, format="onnx", **options)
     assert set(report.files) == {"model.onnx", "model.weights.bin"}
     assert report.files["model.onnx"] < 200_000
     assert verify(path, model).files == report.files
@@ -310,15 +323,15 @@ def test_large_weights_go_to_a_file_beside(tmp_path):
         model.export(path, format="onnx")
 
 
-def test_an_artifact_of_other_weights_is_refused(tmp_path):
-    model = make()
-    model.export(tmp_path / "model", format="onnx")
-    check(verify(tmp_path / "model", model))
-    perturb(model.named_variables().values(), seed=9)
+def test_an_artifact_of_other_weights_is_refused(model, folder):
+    check(verify(folder, model))
+    other = make()
+    perturb(other.named_variables().values(), seed=9)
     with pytest.raises(ExportError, match="differ"):
-        verify(tmp_path / "model", model)
+        verify(folder, other)
 
 
+@pytest.mark.usefixtures("remembered")
 def test_a_single_file_is_opened_once_to_be_verified(tmp_path, monkeypatch):
     path, opened = tmp_path / "model.onnx", []
 
@@ -338,7 +351,7 @@ def test_a_single_file_is_opened_once_to_be_verified(tmp_path, monkeypatch):
 
 def test_the_folder_describes_itself(tmp_path):
     tokenizer = kzoo.FastTokenizer.train(["abc", "bca"], 30, algorithm="character")
-    model = kzoo.CausalLM.from_size("tiny", tokenizer)
+    model = kzoo.CausalLM.from_size("tiny", tokenizer, **harness.SMALL)
     report = model.export(tmp_path / "out", format="onnx")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert kzoo.ModelConfig.from_dict(config["model"]) == model.config
@@ -349,19 +362,21 @@ def test_the_folder_describes_itself(tmp_path):
     assert "tokens equal" in str(report)
 
 
-def test_what_stands_at_the_path_stays_until_a_better_one_is_verified(tmp_path):
+@pytest.mark.usefixtures("remembered")
+def test_what_stands_at_the_path_stays_until_a_better_one_is_verified(tmp_path, model):
     path = tmp_path / "model"
     path.mkdir()
+    options = dict(format="onnx", functions="forward")
     with pytest.raises(ExportError, match="exists"):
-        make().export(path, format="onnx")
-    make().export(path, format="onnx", overwrite=True)  # an empty folder
+        model.export(path, **options)
+    model.export(path, overwrite=True, **options)  # an empty folder
     (path / "forward.onnx").write_text("old")
     with pytest.raises(ExportError, match="opset must be"):
-        make().export(path, format="onnx", opset=99, overwrite=True)
+        model.export(path, opset=99, overwrite=True, **options)
     assert (path / "forward.onnx").read_text() == "old"
-    make().export(path, format="onnx", functions="generate", overwrite=True)
+    model.export(path, format="onnx", functions="prefill", overwrite=True)
     assert not (path / "forward.onnx").exists()
-    assert (path / "generate.onnx").exists()
+    assert (path / "prefill.onnx").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
 
 
@@ -375,7 +390,7 @@ def test_what_stands_at_the_path_stays_until_a_better_one_is_verified(tmp_path):
         ("report.json", None),
     ],
 )
-def test_only_an_artifact_is_overwritten(tmp_path, monkeypatch, name, also):
+def test_only_an_artifact_is_overwritten(tmp_path, monkeypatch, model, name, also):
     mine = tmp_path / "model" / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -383,29 +398,32 @@ def test_only_an_artifact_is_overwritten(tmp_path, monkeypatch, name, also):
         (tmp_path / "model" / also).write_text("{}")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ExportError, match="model is no folder of an artifact"):
-        make().export(tmp_path / "model", format="onnx", overwrite=True)
+        model.export(tmp_path / "model", format="onnx", overwrite=True)
     monkeypatch.chdir(tmp_path / "model")
     with pytest.raises(ExportError, match=r"name of a new folder. Received: \."):
-        make().export(".", format="onnx", overwrite=True)
+        model.export(".", format="onnx", overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_replaces_no_file_and_a_file_no_folder(tmp_path):
+def test_a_folder_replaces_no_file_and_a_file_no_folder(tmp_path, model):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "model.onnx").mkdir()
     (tmp_path / "other.weights.bin").mkdir()
     with pytest.raises(ExportError, match="file is no folder of an artifact"):
-        make().export(tmp_path / "file", format="onnx", overwrite=True)
+        model.export(tmp_path / "file", format="onnx", overwrite=True)
     for path, named in (("model.onnx", "model.onnx"), ("other.onnx", "weights.bin")):
         with pytest.raises(ExportError, match=f"{named} is a folder"):
-            make().export(tmp_path / path, format="onnx", overwrite=True)
+            model.export(tmp_path / path, format="onnx", overwrite=True)
     assert (tmp_path / "file").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_file_that_holds_its_weights_takes_the_old_ones_away(tmp_path, monkeypatch):
-    model, path = make(num_layers=1), tmp_path / "e.onnx"
-    model.export(path, format="onnx", external_data_threshold=1000)
+@pytest.mark.usefixtures("remembered")
+def test_a_file_that_holds_its_weights_takes_the_old_ones_away(
+    tmp_path, monkeypatch, model
+):
+    path, options = tmp_path / "e.onnx", dict(format="onnx", functions="forward")
+    model.export(path, external_data_threshold=1000, **options)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     assert len(before) == 2
     rename = pathlib.Path.rename
@@ -418,65 +436,60 @@ def test_a_file_that_holds_its_weights_takes_the_old_ones_away(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(pathlib.Path, "rename", fail_on_the_old_weights)
         with pytest.raises(ExportError, match="Input/output error"):
-            model.export(path, format="onnx", overwrite=True)
+            model.export(path, overwrite=True, **options)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
-    model.export(path, format="onnx", overwrite=True)
+    model.export(path, overwrite=True, **options)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_suffix_may_be_written_large(tmp_path):
-    model, path = make(num_layers=1), tmp_path / "replaced.ONNX"
-    report = model.export(path, format="onnx", external_data_threshold=1000)
+@pytest.mark.usefixtures("remembered")
+def test_the_suffix_may_be_written_large(tmp_path, model):
+    path = tmp_path / "replaced.ONNX"
+    options = dict(functions="forward", external_data_threshold=1000)
+    report = model.export(path, format="onnx", **options)
     assert set(report.files) == {"replaced.ONNX", "replaced.weights.bin"}
     assert {file.name for file in tmp_path.iterdir()} == set(report.files)
     verify(path, model)
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, model):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(onnx_file, "write_model", full)
     with pytest.raises(ExportError, match="No space left"):
-        make().export(tmp_path / "model", format="onnx")
+        model.export(tmp_path / "model", format="onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-FULL_DISK = """
-import resource, sys
-import kzoo
-from kzoo.exporters import ExportError
+@pytest.mark.parametrize(
+    ("format", "size"),  # which the weights do not fit into, or the graph
+    [
+        ("onnx", 20_000),
+        pytest.param("tf_saved_model", 20_000, marks=pytest.mark.tensorflow),
+        pytest.param("tf_saved_model", 90_000, marks=pytest.mark.tensorflow),
+    ],
+)
+def test_no_file_may_grow_any_further(tmp_path, model, format, size):
+    """As on a full disk, down to the system call."""
+    import resource
 
-model = kzoo.CausalLM.from_size("tiny", vocabulary_size=29)
-unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-for argument in sys.argv[2:]:
-    format, size = argument.split(":")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), unlimited))
-    try:
-        model.export(sys.argv[1], format)
-    except ExportError as error:
-        print(argument, error)
-"""
-
-
-def test_no_file_may_grow_any_further(tmp_path):
-    """As on a full disk, down to the system call: the weights or the graph end it."""
-    tried = ["onnx:20000"]
-    if keras.backend.backend() == "tensorflow":
-        tried += ["tf_saved_model:20000", "tf_saved_model:900000"]
+    if format == "tf_saved_model":
+        saved_model._runner()  # would keep the limit
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     path = tmp_path / "new" / "model"
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, path, *tried], capture_output=True, text=True
-    )
-    assert not done.returncode, done.stderr
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == tried
-    assert all(f"Could not write {path}: " in line for line in lines)
-    assert all("File too large. Nothing was left behind" in line for line in lines)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(ExportError) as error:
+            model.export(path, format, functions="forward")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"Could not write {path}: " in str(error.value)
+    assert "File too large. Nothing was left behind" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch):
+def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch, model):
     from kzoo.ops import nn, onnx_graph
 
     def wrong(self, op_type, *inputs, epsilon=None, **kwargs):
@@ -489,7 +502,7 @@ def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch):
     assert nn.layer_norm
     monkeypatch.setattr(onnx_graph.OnnxGraph, "node", wrong)
     with pytest.raises(ExportError, match="differs by"):
-        make().export(tmp_path / "model", format="onnx")
+        model.export(tmp_path / "model", format="onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -507,24 +520,16 @@ def test_a_wrong_serving_default_is_refused(tmp_path, monkeypatch):
     original = saved_model._concrete
     monkeypatch.setattr(saved_model, "_concrete", wrong)
     with pytest.raises(ExportError, match="serving_default, as forward: logits"):
-        make(kzoo.CausalLM).export(tmp_path / "model", functions="forward")
+        make(kzoo.CausalLM, num_layers=1).export(
+            tmp_path / "model", functions="forward"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.tensorflow
-def test_a_saved_model_is_verified_again_after_its_process_ended(tmp_path):
-    model, path = make(kzoo.CausalLM), tmp_path / "model"
-    model.export(path, functions="forward")
-    saved_model._runner().kill()
-    verify(path, model)
-    weights = path / "variables" / "variables.data-00000-of-00001"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(ExportError, match="cannot run .*model in a fresh process: "):
-        verify(path, model)
-
-
-@pytest.mark.tensorflow
-def test_a_saved_model_that_hangs_is_ended(tmp_path, monkeypatch):
+def test_a_saved_model_that_hangs_is_ended_and_a_process_that_ended_replaced(
+    tmp_path, monkeypatch
+):
     runner = tmp_path / "runner.py"  # its fork would keep the pipe open
     runner.write_text("import os, time\nos.fork()\ntime.sleep(1000)\n")
     model, path = make(kzoo.CausalLM, num_layers=1), tmp_path / "model"
@@ -538,8 +543,13 @@ def test_a_saved_model_that_hangs_is_ended(tmp_path, monkeypatch):
     ):
         model.export(path, functions="forward")
     assert list(tmp_path.iterdir()) == [runner]
+    saved_model._runner().kill()
     monkeypatch.undo()
     model.export(path, functions="forward")
+    weights = path / "variables" / "variables.data-00000-of-00001"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ExportError, match="cannot run .*model in a fresh process: "):
+        verify(path, model)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -576,11 +586,11 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         (dict(exporter="tf2onnx", external_data_threshold=9), "of exporter='kzoo'"),
     ],
 )
-def test_bad_options_are_named(tmp_path, options, message):
+def test_bad_options_are_named(tmp_path, model, options, message):
     path = tmp_path / options.get("path", "model")
     options = {name: value for name, value in options.items() if name != "path"}
     with pytest.raises(ExportError, match=message):
-        make().export(path, **options)
+        model.export(path, **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -598,7 +608,7 @@ def test_a_saved_model_needs_tensorflow(tmp_path):
 
 @pytest.mark.tensorflow
 def test_a_task_takes_the_second_road_too(tmp_path):
-    model = make(kzoo.CausalLM, positions="rotary")
+    model = make(kzoo.CausalLM, positions="rotary", num_layers=1)
     path = tmp_path / "model.onnx"
     report = model.export(
         path,
@@ -616,7 +626,8 @@ def test_a_task_takes_the_second_road_too(tmp_path):
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_the_second_road_knows_what_a_task_takes(tmp_path, kind):
     model, path = make(kind, num_layers=1), tmp_path / "model.onnx"
-    model.export(path, format="onnx", external_data_threshold=1000)
+    options = dict(functions="forward", external_data_threshold=1000)
+    model.export(path, format="onnx", **options)
     model.export(path, format="onnx", exporter="tf2onnx", overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
     report = verify(path, model)
@@ -643,6 +654,7 @@ def test_two_graphs_share_one_file_of_weights_and_large_constants(tmp_path, posi
     model = make(
         kzoo.CausalLM,
         positions=positions,
+        num_layers=1,
         hidden_dim=256,
         relative_max_distance=400,
         head_scale=1 / 16,
@@ -650,8 +662,8 @@ def test_two_graphs_share_one_file_of_weights_and_large_constants(tmp_path, posi
     check(model.export(tmp_path / "model", format="onnx"))
 
 
-def test_an_artifact_with_right_scores_and_wrong_tokens_is_refused():
-    function = make().export_functions()[1]
+def test_an_artifact_with_right_scores_and_wrong_tokens_is_refused(model):
+    function = model.export_functions()[1]
     inputs = function.cases(np.random.default_rng(0))["greedy, batch 3, padded"]
     got = reference(function, inputs)
     wrong = {**got, "sequences": got["sequences"][..., ::-1] + 1}
@@ -662,7 +674,7 @@ def test_an_artifact_with_right_scores_and_wrong_tokens_is_refused():
 
 @pytest.mark.parametrize(("factor", "accepted"), [(1e-6, True), (1e-4, False)])
 def test_the_tolerance_grows_with_the_values(factor, accepted):
-    model = make()
+    model = make(num_layers=1)
     model.decoder.final_norm.gamma.assign(model.decoder.final_norm.gamma * 1000)
     function = model.export_functions()[0]
     inputs = function.cases(np.random.default_rng(0))["batch 1, length 5"]
@@ -679,17 +691,17 @@ def test_the_tolerance_grows_with_the_values(factor, accepted):
 
 
 def test_a_model_with_few_learned_positions_exports(tmp_path):
-    for kind in (kzoo.CausalLM, kzoo.Seq2SeqLM):
-        model = make(kind, positions="learned", max_sequence_length=8)
-        model.export(tmp_path / f"{kind.__name__}.onnx", format="onnx")
+    model = make(positions="learned", max_sequence_length=8, num_layers=1)
+    model.export(tmp_path / "model.onnx", format="onnx")
 
 
-def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("remembered")
+def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch, model):
     weights = tmp_path / "model.weights.bin"
     weights.write_bytes(b"mine")
-    options = dict(format="onnx", external_data_threshold=10_000)
+    options = dict(format="onnx", functions="forward", external_data_threshold=10_000)
     with pytest.raises(ExportError, match="weights.bin exists"):
-        make().export(tmp_path / "model.onnx", **options)
+        model.export(tmp_path / "model.onnx", **options)
     rename = pathlib.Path.rename
 
     def fail_on_the_model(self, target):
@@ -699,18 +711,18 @@ def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pathlib.Path, "rename", fail_on_the_model)
     with pytest.raises(ExportError, match="Input/output error"):
-        make().export(tmp_path / "model.onnx", overwrite=True, **options)
+        model.export(tmp_path / "model.onnx", overwrite=True, **options)
     assert [p.name for p in tmp_path.iterdir()] == ["model.weights.bin"]
     assert weights.read_bytes() == b"mine"
 
 
-def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch):
+def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch, model):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(onnx_file, "write_model", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        make().export(tmp_path / "new" / "folder" / "model", format="onnx")
+        model.export(tmp_path / "new" / "folder" / "model", format="onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -768,14 +780,16 @@ def test_a_report_cut_short_is_named(tmp_path):
 
 
 def test_an_artifact_refuses_more_than_the_learned_positions(tmp_path):
-    model = make(kzoo.CausalLM, positions="learned", max_sequence_length=12)
+    model = make(
+        kzoo.CausalLM, positions="learned", max_sequence_length=8, num_layers=1
+    )
     model.export(tmp_path / "model.onnx", format="onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     feed = {"token_ids": np.array([[5, 6, 7, 8, 0], [0, 0, 0, 0, 5]])}
-    fits = session.run(None, feed | {"max_new_tokens": np.array(8)})
+    fits = session.run(None, feed | {"max_new_tokens": np.array(4)})
     assert fits[0].shape[:2] == (2, 1)
-    with pytest.raises(Exception, match="must fit into 12 positions"):
-        session.run(None, feed | {"max_new_tokens": np.array(9)})
+    with pytest.raises(Exception, match="must fit into 8 positions"):
+        session.run(None, feed | {"max_new_tokens": np.array(5)})
 
 
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
@@ -825,13 +839,6 @@ def test_a_seed_of_a_file_is_an_int32(generating):
         generating.run(None, feed)
 
 
-@pytest.fixture(scope="module")
-def generating(tmp_path_factory):
-    path = tmp_path_factory.mktemp("generating") / "model.onnx"
-    make().export(path, format="onnx")
-    return onnxruntime.InferenceSession(path)
-
-
 @pytest.mark.parametrize(("options", "message"), OUT_OF_RANGE)
 def test_an_artifact_refuses_options_out_of_range(generating, options, message):
     feed = {"encoder_token_ids": [[5, 6, 7]], "max_new_tokens": 3, **options}
@@ -843,7 +850,8 @@ def test_an_artifact_refuses_options_out_of_range(generating, options, message):
 
 def test_every_function_refuses_ids_that_are_none_of_the_model_s(tmp_path):
     names = ["forward", "prefill", "step"]
-    make(kzoo.CausalLM).export(tmp_path / "model", format="onnx", functions=names)
+    model = make(kzoo.CausalLM, num_layers=1)
+    model.export(tmp_path / "model", format="onnx", functions=names)
     forward, prefill, step = (
         onnxruntime.InferenceSession(tmp_path / "model" / f"{name}.onnx")
         for name in names
@@ -875,12 +883,11 @@ def test_an_artifact_refuses_more_sequences_than_beams(generating, beams):
 
 
 @pytest.mark.tensorflow
-def test_a_saved_model_refuses_more_sequences_than_beams(tmp_path):
+def test_a_saved_model_refuses_more_sequences_than_beams(saved):
     import tensorflow as tf
 
-    model = make()
-    model.export(tmp_path / "model", functions="generate")
-    generate = tf.saved_model.load(str(tmp_path / "model")).signatures["generate"]
+    model, path, _ = saved(kzoo.Seq2SeqLM)
+    generate = tf.saved_model.load(str(path)).signatures["generate"]
     options = model.search_inputs(max_new_tokens=3, beams=2)
     del options["num_return_sequences"]
     tensors = {k: tf.convert_to_tensor(v) for k, v in options.items()}

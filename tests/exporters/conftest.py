@@ -1,0 +1,54 @@
+"""What tests of exports share: SavedModels of all functions, and Keras's answers."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import kzoo
+from kzoo.exporters import checks
+from tests import harness
+
+# Greedy search over the random rows of verification ends at different steps.
+ENDING = dict(num_key_value_heads=1, tie_head=False, head_bias=True)
+SAVED = {
+    kzoo.CausalLM: dict(positions="rotary", **harness.MODERN | ENDING),
+    kzoo.Seq2SeqLM: dict(norm_position="post", num_key_value_heads=2, tie_head=False),
+}
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """From a kind of `SAVED` to a task, its SavedModel and the report: tests read them.
+
+    Tracing all functions takes long.
+    """
+
+    @functools.cache
+    def export(kind):
+        model = harness.small_task(kind, **SAVED[kind])
+        if kind is kzoo.CausalLM:
+            bias = np.array(model.head.bias)
+            bias[model.config.end_token_id] = 0.9
+            model.head.bias.assign(bias)
+        path = tmp_path_factory.mktemp("saved") / kind.__name__
+        return model, path, model.export(path)
+
+    return export
+
+
+@pytest.fixture
+def remembered(monkeypatch):
+    """Keras computes each reference once, for a test of one model that stays as it is.
+
+    It takes longer than all else in an export.
+    """
+    answers, reference = {}, checks.reference
+
+    def remember(function, inputs):
+        key = (function.name, repr(inputs))
+        if key not in answers:
+            answers[key] = reference(function, inputs)
+        return answers[key]
+
+    monkeypatch.setattr(checks, "reference", remember)
