@@ -1,4 +1,4 @@
-"""What tests of exports share: SavedModels of all functions, and Keras's answers."""
+"""What tests of exports share: SavedModels, Keras's answers, and short cuts."""
 
 import functools
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.exporters import checks
+from kzoo.exporters import agreement, checks
+from kzoo.exporters.text import check, functions
 from tests import harness
 
 # Greedy search over the random rows of verification ends at different steps.
@@ -39,16 +40,27 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def remembered(monkeypatch):
-    """Keras computes each reference once, for a test of one model that stays as it is.
+    """Keras computes each reference once, for a test whose models stay as they are.
 
     It takes longer than all else in an export.
     """
     answers, reference = {}, checks.reference
 
     def remember(function, inputs):
-        key = (function.name, repr(inputs))
+        task = getattr(function.cases, "__self__", None)
+        if task is None:
+            return reference(function, inputs)
+        key = (task, function.name, repr(inputs))
         if key not in answers:
             answers[key] = reference(function, inputs)
         return answers[key]
 
     monkeypatch.setattr(checks, "reference", remember)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Few texts, and no looking at latency."""
+    monkeypatch.setattr(agreement, "_TURNS", 1)
+    monkeypatch.setattr(functions, "HARD", functions.HARD[:6])
+    monkeypatch.setattr(check, "character_texts", lambda: ["a é 日"])

@@ -29,25 +29,35 @@ SEARCHES = [
 WITHOUT_LIMIT = dict(forced_prefix=[9, 2], max_new_tokens=2**31 - 1)  # 2 is the end
 
 LOW = dict(format="onnx", low_memory=True)
+GENERATE = dict(functions="generate")
 
 
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("kind", "portable", "changes"),
     [
-        (kzoo.CausalLM, True, dict(positions="learned")),
+        (kzoo.CausalLM, True, dict(positions="learned", num_layers=1)),
         (kzoo.CausalLM, False, dict(positions="rotary", tie_head=False, **MODERN)),
-        (kzoo.CausalLM, False, dict(positions="alibi", attention_window=3)),
-        (kzoo.CausalLM, False, dict(positions="rotary", attention_soft_cap=2.0)),
+        (
+            kzoo.CausalLM,
+            False,
+            dict(positions="alibi", attention_window=3, num_layers=1),
+        ),
+        (
+            kzoo.CausalLM,
+            False,
+            dict(positions="rotary", attention_soft_cap=2.0, num_layers=1),
+        ),
         (kzoo.Seq2SeqLM, False, dict(similarity="general", num_key_value_heads=1)),
-        (kzoo.Seq2SeqLM, True, dict(positions="relative")),
-        (kzoo.Seq2SeqLM, False, dict(head_bias=True)),
+        (kzoo.Seq2SeqLM, True, dict(positions="relative", num_layers=1)),
+        (kzoo.Seq2SeqLM, False, dict(head_bias=True, num_layers=1)),
     ],
 )
 def test_it_searches_as_the_other_file_does(tmp_path, kind, changes, portable):
     model = make(kind, **changes)
     name, bounded = model.prompt_input, model.config.decoder.positions == "learned"
     for path, options in (("low", LOW), ("other", dict(format="onnx"))):
-        model.export(tmp_path / path, portable=portable, **options)
+        model.export(tmp_path / path, portable=portable, **GENERATE, **options)
     low, other = (
         open_session(tmp_path / path / "generate.onnx", prepacked=True)
         for path in ("low", "other")
@@ -69,7 +79,7 @@ def test_it_searches_as_the_other_file_does(tmp_path, kind, changes, portable):
 
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_matrices_are_stored_once_as_panels_which_are_read_as_they_are(tmp_path, kind):
-    model = make(kind, 70, positions="rotary")
+    model = make(kind, 70, positions="rotary", num_layers=1)
     model.export(tmp_path / "model", **LOW)
     graphs = [
         onnx.load(tmp_path / "model" / f"{name}.onnx").graph
@@ -95,9 +105,16 @@ def test_matrices_are_stored_once_as_panels_which_are_read_as_they_are(tmp_path,
         assert (columns[:, 70:] == 0).all()
 
 
-def test_ids_beyond_the_table_are_refused_where_panels_have_room(tmp_path):
-    make(kzoo.CausalLM, 40).export(tmp_path / "model", **LOW)
-    session = open_session(tmp_path / "model" / "generate.onnx", prepacked=True)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A file whose table of 40 rows is stored in panels of 32."""
+    path = tmp_path_factory.mktemp("small") / "model.onnx"
+    make(kzoo.CausalLM, 40, num_layers=1).export(path, **LOW)
+    return path
+
+
+def test_ids_beyond_the_table_are_refused_where_panels_have_room(small):
+    session = open_session(small, prepacked=True)
     for wrong in (40, 63, 64, -1):
         with pytest.raises(Exception, match=r"token_ids must be in \[0, 40\)"):
             session.run(None, {"token_ids": np.array([[5, wrong]])})
@@ -105,8 +122,8 @@ def test_ids_beyond_the_table_are_refused_where_panels_have_room(tmp_path):
 
 def test_verification_joins_the_cache(tmp_path, monkeypatch):
     """Its cases are shorter than what a file decodes between two joins."""
-    model = make(kzoo.CausalLM, positions="rotary")
-    model.export(tmp_path / "model", **LOW)
+    model = make(kzoo.CausalLM, positions="rotary", num_layers=1)
+    model.export(tmp_path / "model", **LOW, **GENERATE)
 
     def in_front(earlier, cache):
         pairs = zip(ops.earlier_cache(cache), earlier, (3, 2), strict=True)
@@ -114,21 +131,21 @@ def test_verification_joins_the_cache(tmp_path, monkeypatch):
 
     monkeypatch.setattr("kzoo.ops.joined_cache", in_front)
     with pytest.raises(ExportError, match="differ"):
-        model.export(tmp_path / "wrong", **LOW)
+        model.export(tmp_path / "wrong", **LOW, **GENERATE)
 
 
-def test_an_iteration_has_a_token_at_least(tmp_path):
-    make(kzoo.CausalLM).export(tmp_path / "model", **LOW)
-    session = open_session(tmp_path / "model" / "generate.onnx")
+def test_an_iteration_has_a_token_at_least(small):
+    session = open_session(small)
     for count in (0, -1):
         feed = dict(token_ids=np.array([[5]]), tokens_between_joins=np.array(count))
         with pytest.raises(Exception, match="tokens_between_joins must be at least 1"):
             session.run(None, feed)
 
 
-def test_adapters_and_text_may_be_in_such_a_file(tmp_path):
+def test_adapters_and_text_may_be_in_such_a_file(tmp_path, quick):
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca cab"], 270, algorithm="bpe")
-    model = make(kzoo.CausalLM, tokenizer.vocabulary_size, tokenizer=tokenizer)
+    sizes = dict(tokenizer=tokenizer, num_layers=1)
+    model = make(kzoo.CausalLM, tokenizer.vocabulary_size, **sizes)
     report = model.export(tmp_path / "text.onnx", text=True, **LOW)
     assert {check["function"] for check in report.checks} == {"generate"}
     model.enable_lora(rank=2)
@@ -176,21 +193,28 @@ print(json.dumps(status("VmHWM") - before))
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="needs Linux, to measure memory"
 )
+@pytest.mark.usefixtures("remembered")
 def test_it_needs_little_more_than_weights_and_cache(tmp_path):
-    def needed(width, low, count):
-        changes = dict(hidden_dim=width, intermediate_dim=8 * width, num_layers=5)
-        model = make(kzoo.CausalLM, 400, positions="rotary", **changes)
-        path = tmp_path / f"{width}_{low}_{count}"
-        report = model.export(path, format="onnx", low_memory=low)
-        command = [sys.executable, "-c", MEASURE, path / "generate.onnx", str(count)]
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(found.stdout), report.weight_bytes
+    def exported(model, name, **options):
+        path = tmp_path / name
+        return path, model.export(path, "onnx", **GENERATE, **options).weight_bytes
 
+    def needed(path, count):
+        command = [sys.executable, "-c", MEASURE, path, str(count)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(found.stdout)
+
+    sizes = dict(hidden_dim=512, intermediate_dim=4096)
+    large = make(kzoo.CausalLM, 400, positions="rotary", num_layers=5, **sizes)
+    file, weights = exported(large, "low.onnx", low_memory=True)
+    usual, _ = exported(large, "usual.onnx")
+    sizes = dict(hidden_dim=16, intermediate_dim=128)
+    narrow = make(kzoo.CausalLM, 400, positions="rotary", num_layers=5, **sizes)
+    parts, _ = exported(narrow, "narrow.onnx", low_memory=True)
+    assert weights > 1e8
     for count in (300, 100):  # the first joins the cache once
-        runtime, _ = needed(16, True, count)  # its own, for the same graph
-        low, weights = needed(512, True, count)
+        runtime = needed(parts, count)  # its own, for the same graph
+        low = needed(file, count)
         cache = (200 + count) * 2 * 5 * 512 * 4
-        assert weights > 1e8
         assert low - runtime < 1.2 * (weights + cache)
-    packed, _ = needed(512, False, 100)
-    assert low + 0.7 * weights < packed
+    assert low + 0.7 * weights < needed(usual, 100)

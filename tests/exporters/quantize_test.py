@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import kzoo
-from kzoo.exporters import ExportError, agreement, answers_from, quantize, verify
+from kzoo.exporters import ExportError, answers_from, quantize, verify
 from kzoo.exporters.onnx import emit, names_of
 from tests.harness import nodes, perturb
 
@@ -30,12 +30,6 @@ def make(kind=kzoo.Seq2SeqLM, vocabulary_size=70, **changes):
 
 def classifier(**changes):
     return make(kzoo.TextClassifier, num_classes=3, positions="learned", **changes)
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Latency is not what a test looks at."""
-    monkeypatch.setattr(agreement, "_TURNS", 1)
 
 
 def initializers(path):

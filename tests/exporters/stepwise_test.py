@@ -54,7 +54,7 @@ def check_stream(model, run):
     return found
 
 
-@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -62,22 +62,24 @@ def check_stream(model, run):
         (kzoo.Seq2SeqLM, dict(positions="relative", num_key_value_heads=1)),
     ],
 )
-def test_onnx_steps_give_what_generate_gives(tmp_path, kind, changes, portable):
+def test_onnx_steps_give_what_generate_gives(tmp_path, kind, changes):
     model, path = make(kind, **changes), tmp_path / "model"
-    report = model.export(path, format="onnx", functions=STEPS, portable=portable)
-    assert set(report.functions) == set(STEPS)
-    sessions = {
-        name: onnxruntime.InferenceSession(path / f"{name}.onnx") for name in STEPS
-    }
+    options = dict(format="onnx", functions=STEPS, overwrite=True)
+    for portable in (False, True):
+        report = model.export(path, portable=portable, **options)
+        assert set(report.functions) == set(STEPS)
+        sessions = {
+            name: onnxruntime.InferenceSession(path / f"{name}.onnx") for name in STEPS
+        }
 
-    def run(name, feed):
-        names = [output.name for output in sessions[name].get_outputs()]
-        return dict(zip(names, sessions[name].run(None, feed)))
+        def run(name, feed, sessions=sessions):
+            names = [output.name for output in sessions[name].get_outputs()]
+            return dict(zip(names, sessions[name].run(None, feed)))
 
-    (prompt,) = sessions["prefill"].get_inputs()
-    assert prompt.name == model.prompt_input
-    found = check_stream(model, run)
-    assert len({token for row in found for token in row}) > 1
+        (prompt,) = sessions["prefill"].get_inputs()
+        assert prompt.name == model.prompt_input
+        found = check_stream(model, run)
+        assert len({token for row in found for token in row}) > 1
 
 
 @pytest.mark.tensorflow

@@ -1,7 +1,6 @@
 """Artifacts that take and give text: the tokenizer is in the graph, and exact."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import tokenizers
 
 import kzoo
-from kzoo.exporters import ExportError, agreement, answers_from, verify
+from kzoo.exporters import ExportError, answers_from, verify
 from kzoo.exporters import onnx as onnx_export
 from kzoo.exporters.quantize import Matrices
 from kzoo.exporters.text import check, functions
@@ -95,7 +94,7 @@ def test_tensorflow_reads_and_writes_as_the_tokenizer(trained, name):
     check.check_codec(codec, "tf_saved_model", writes=True)
 
 
-def test_ids_beyond_the_tokenizer_write_nothing(tmp_path, trained):
+def test_ids_beyond_the_tokenizer_write_nothing(tmp_path, quick, trained):
     """Published checkpoints pad their tables of ids."""
     tokenizer, path = trained("character"), tmp_path / "model.onnx"
     size = tokenizer.vocabulary_size
@@ -172,7 +171,7 @@ def test_onnx_generates_the_text_that_keras_generates(
         assert one.ravel().tolist() == got[:1].ravel().tolist()
 
 
-def test_a_classifier_gives_labels(tmp_path, trained):
+def test_a_classifier_gives_labels(tmp_path, quick, trained):
     model = make(
         kzoo.TextClassifier,
         trained("wordpiece, lower"),
@@ -208,14 +207,6 @@ def test_a_classifier_gives_labels(tmp_path, trained):
         verify(tmp_path / "model", model)
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Few texts, and no looking at latency."""
-    monkeypatch.setattr(agreement, "_TURNS", 1)
-    monkeypatch.setattr(functions, "HARD", functions.HARD[:6])
-    monkeypatch.setattr(check, "character_texts", lambda: ["a é 日"])
-
-
 QUANTISED = dict(hidden_dim=48, intermediate_dim=192)
 
 
@@ -247,7 +238,8 @@ def test_a_quantised_generator_of_text(tmp_path, quick, trained, mode):
 
 
 def test_an_artifact_of_text_answers_in_batches_as_keras_does(tmp_path, quick, trained):
-    model = make(kzoo.CausalLM, trained("wordpiece"), positions="learned")
+    positions = dict(positions="learned", max_sequence_length=48)
+    model = make(kzoo.CausalLM, trained("wordpiece"), **positions)
     model.export(tmp_path / "m.onnx", format="onnx", text=True)
     onnx.checker.check_model(tmp_path / "m.onnx", full_check=True)
     sessions = {"generate": session_of(tmp_path / "m.onnx")}
@@ -321,7 +313,7 @@ def test_labels_are_in_the_metadata_of_files_that_take_ids(tmp_path):
     assert json.loads(metadata["labels"]) == ["O", "B"]
 
 
-def test_numbers_vectors_and_scores(tmp_path, trained):
+def test_numbers_vectors_and_scores(tmp_path, quick, trained):
     tokenizer, pairs = trained("unigram"), [("A man", "a dog"), ("", "über")]
     embedder = make(kzoo.SentenceEmbedder, tokenizer)
     scorer = make(kzoo.PairScorer, tokenizer, output_activation="sigmoid")
@@ -345,32 +337,27 @@ def test_numbers_vectors_and_scores(tmp_path, trained):
 
 
 @pytest.mark.tensorflow
-def test_a_saved_model_takes_and_gives_text(tmp_path, trained):
-    model = make(kzoo.CausalLM, trained("unigram, bytes"), positions="learned")
+def test_a_saved_model_takes_and_gives_text(tmp_path, quick, trained):
+    import tensorflow as tf
+
+    positions = dict(positions="learned", max_sequence_length=64)
+    model = make(kzoo.CausalLM, trained("unigram, bytes"), **positions)
     report = model.export(tmp_path / "model", text=True)
+    assert "fresh process" in report.runtime  # of TensorFlow, and of what it needs
     assert report.needs[0].startswith("tensorflow-text ")
     assert report.functions["serving_default"]["inputs"] == {"text": ["string", [None]]}
     assert all(c["texts_equal"] for c in report.checks)
     prompts = ["A man rides", "", "  über 日本 😀\0 dog"]
-    program = (
-        "import sys, json, tensorflow as tf, tensorflow_text\n"
-        "loaded = tf.saved_model.load(sys.argv[1])\n"
-        "run = loaded.signatures['serving_default']\n"
-        "texts = run(text=tf.constant(json.loads(sys.argv[2])))['generated_text']\n"
-        "print(json.dumps([[t.decode() for t in row] for row in texts.numpy()]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "model", json.dumps(prompts)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    found = served(text=tf.constant(prompts))["generated_text"].numpy().tolist()
     limit = model.room(128)
     expected = model.generate(prompts, max_new_tokens=limit)
-    assert json.loads(done.stdout) == [[text] for text in expected]
+    assert [[text.decode() for text in row] for row in found] == [
+        [text] for text in expected
+    ]
 
 
-def test_a_null_ends_no_text_silently(tmp_path, trained):
+def test_a_null_ends_no_text_silently(tmp_path, quick, trained):
     model = make(kzoo.SentenceEmbedder, trained("bpe"))
     model.export(tmp_path / "model.onnx", format="onnx", text=True)
     session = session_of(tmp_path / "model.onnx")
