@@ -3,9 +3,12 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "export" / "break_the_emitter.py"
 
 
+@pytest.mark.usefixtures("remembered")
 def test_an_export_refuses_thirteen_broken_emitters(capsys):
     script = runpy.run_path(str(SCRIPT))
     assert script["main"]() == 0
