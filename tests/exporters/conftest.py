@@ -38,13 +38,19 @@ def saved(tmp_path_factory):
     return export
 
 
+@pytest.fixture(scope="module")
+def answers():
+    """What Keras has computed for the tests of a module, see `remembered`."""
+    return {}
+
+
 @pytest.fixture
-def remembered(monkeypatch):
-    """Keras computes each reference once, for a test whose models stay as they are.
+def remembered(monkeypatch, answers):
+    """Keras computes each reference once, for tests whose models stay as they are.
 
     It takes longer than all else in an export.
     """
-    answers, reference = {}, checks.reference
+    reference = checks.reference
 
     def remember(function, inputs):
         task = getattr(function.cases, "__self__", None)

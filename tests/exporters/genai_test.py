@@ -247,6 +247,7 @@ def test_a_tokenizer_with_other_ids_in_genai_is_left_out(
     assert "gives other ids than the task's tokenizer" in str(report)
 
 
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("genai", [pytest.param(True, marks=needs_genai), False])
 @pytest.mark.parametrize(
     ("name", "content"),

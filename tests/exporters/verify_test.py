@@ -60,6 +60,7 @@ def writer(tmp_path_factory):
     return model, path
 
 
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
