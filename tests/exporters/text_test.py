@@ -142,7 +142,7 @@ def test_every_character_is_normalized_as_bert_does():
     ],
 )
 def test_onnx_generates_the_text_that_keras_generates(
-    tmp_path, trained, kind, name, changes
+    tmp_path, quick, trained, kind, name, changes
 ):
     model = make(kind, trained(name), **changes)
     path = tmp_path / "model.onnx"
