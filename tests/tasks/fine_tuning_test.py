@@ -24,7 +24,7 @@ def classifier(**changes):
         "encoder",
         TOKENIZER.vocabulary_size,
         **{
-            "num_layers": 2,
+            "num_layers": 1,
             "hidden_dim": 16,
             "intermediate_dim": 32,
             "dropout": 0.0,
@@ -64,7 +64,7 @@ def logits(task):
 
 
 def test_adapters_change_nothing_until_they_train():
-    task = classifier()
+    task = classifier(num_layers=2)
     before = logits(task)
     paths = task.enable_lora(2)
     assert paths == [
@@ -85,7 +85,7 @@ def test_only_adapters_and_head_move(policy):
     keras.config.set_dtype_policy(policy)
     task = classifier()
     task.enable_lora(2)
-    task.compile(Adam(0.01))
+    task.compile(Adam(0.01), run_eagerly=True)
     before = values(task)
     fit(task)
     after = values(task)
@@ -115,7 +115,7 @@ def test_the_optimizer_sees_adapters_whenever_they_come(when):
 
 
 def test_a_second_call_adds_layers_and_keeps_what_trains():
-    task = classifier()
+    task = classifier(num_layers=2)
     task.enable_lora(2, "encoder/layer_0/*query")
     first = trained(task)
     task.unfreeze("*final_norm")
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(arguments, said):
 
 
 def test_a_layer_has_adapters_once():
-    task = classifier()
+    task = classifier(num_layers=2)
     task.enable_lora(2, "*query")
     before = trained(task)
     with pytest.raises(ValueError, match=rf"has LoRA already at \['{QUERY}', .*merge"):
@@ -169,7 +169,7 @@ def test_merging_gives_the_sum_to_the_last_bit(policy):
         numbers[f"{QUERY}/lora_kernel_a"] @ numbers[f"{QUERY}/lora_kernel_b"]
     )
     kernels, before = keras.ops.convert_to_numpy(layer.kernel), logits(task)
-    assert len(task.merge_lora()) == 9
+    assert len(task.merge_lora()) == 5
     merged = values(task)[f"{QUERY}/kernel"]
     np.testing.assert_allclose(merged, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(merged.astype(kernels.dtype), kernels)
@@ -178,14 +178,14 @@ def test_merging_gives_the_sum_to_the_last_bit(policy):
     assert set(task.named_variables()) == set(classifier().named_variables())
     assert trained(task) == set(task.named_variables())
     task.enable_lora(4, "*attention/query")  # again, as on any task
-    task.compile()
+    task.compile(run_eagerly=True)
     fit(task)
 
 
 def test_adapters_alone_make_another_base_the_same_model(tmp_path):
     base, task = classifier(), classifier()
     task.set_weights(base.get_weights())
-    task.compile(Adam(0.05))
+    task.compile(Adam(0.05), run_eagerly=True)
     task.enable_lora(2, alpha=5)
     fit(task)
     path = tmp_path / "new" / "adapters.safetensors"
@@ -193,7 +193,7 @@ def test_adapters_alone_make_another_base_the_same_model(tmp_path):
     assert set(load_file(path)) == trained(task)
     with safe_open(path, "numpy") as file:
         described = json.loads(file.metadata()["kzoo_lora"])
-    assert described[QUERY] == {"rank": 2, "alpha": 5} and len(described) == 4
+    assert described[QUERY] == {"rank": 2, "alpha": 5} and len(described) == 2
 
     base.load_lora(path)
     np.testing.assert_array_equal(logits(base), logits(task))
@@ -205,14 +205,14 @@ def test_adapters_alone_make_another_base_the_same_model(tmp_path):
 
 def test_adapters_that_do_not_fit_are_all_named_and_nothing_changes(tmp_path):
     path = tmp_path / "a.safetensors"
-    task = classifier()
+    task = classifier(num_layers=2)
     task.enable_lora(2)
     task.save_lora(path)
     arrays = load_file(path)
     with safe_open(path, "numpy") as file:
         metadata = file.metadata()
 
-    other = classifier(hidden_dim=32, num_layers=1)
+    other = classifier(hidden_dim=32)
     before = values(other)
     with pytest.raises(ValueError) as raised:
         other.load_lora(path)
@@ -224,11 +224,11 @@ def test_adapters_that_do_not_fit_are_all_named_and_nothing_changes(tmp_path):
     del arrays[f"{VALUE}/lora_kernel_a"]
     save_file(arrays, tmp_path / "less.safetensors", metadata)
     with pytest.raises(ValueError, match=rf"Missing: \['{VALUE}/lora_kernel_a'\]"):
-        classifier().load_lora(tmp_path / "less.safetensors")
+        classifier(num_layers=2).load_lora(tmp_path / "less.safetensors")
     save_file(arrays, tmp_path / "bare.safetensors")
     with pytest.raises(ValueError, match="holds no adapters of kzoo"):
         classifier().load_lora(tmp_path / "bare.safetensors")
-    more = classifier()
+    more = classifier(num_layers=2)
     more.enable_lora(3, "*query")
     with pytest.raises(ValueError, match=r"lora_kernel_a: \(16, 2\), expected \(16, 3"):
         more.load_lora(path)
@@ -240,7 +240,7 @@ def test_a_folder_and_a_keras_file_load_back_as_they_were(tmp_path, policy):
     task = classifier()
     task.freeze("*token_embedding")
     task.enable_lora(2, ["*query", "*token_embedding"], alpha=3)
-    task.compile(Adam(0.01))
+    task.compile(Adam(0.01), run_eagerly=True)
     fit(task)
     task.save(tmp_path / "task.keras")
     task.save_folder(tmp_path / "folder")
@@ -303,7 +303,7 @@ def test_exports_are_merged_and_the_task_is_not(tmp_path, options):
 
 
 def test_frozen_weights_stay_to_the_bit_and_have_no_slots():
-    task = classifier()
+    task = classifier(num_layers=2)
     task.compile(Adam(0.05))
     fit(task)
     chosen = task.freeze("encoder/*embedding", "encoder/layer_[0-0]", "*final_norm")
@@ -344,7 +344,7 @@ def test_a_matrix_with_adapters_never_trains():
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_four_batches_count_as_one_of_four_times_the_rows(policy):
     keras.config.set_dtype_policy(policy)
-    rows = [row for row in WORDS if len(row) == 3][:32]  # equally many targets a batch
+    rows = [row for row in WORDS if len(row) == 3][:48:3]  # as many targets a batch
     answers = [LABELS["a" in row] for row in rows]
 
     def train(batch_size, **options):
@@ -353,7 +353,8 @@ def test_four_batches_count_as_one_of_four_times_the_rows(policy):
         task.enable_lora(2, "*")
         start = values(randomize(task))
         options |= dict(layer_decay=0.9, global_clipnorm=0.3, epsilon=1e-3)
-        task.compile(Adam(0.1, **options))
+        eager = policy == "mixed_bfloat16"  # without a branch of its own in the graph
+        task.compile(Adam(0.1, **options), run_eagerly=eager)
         options = dict(batch_size=batch_size, shuffle=False, epochs=2, verbose=0)
         task.fit(rows, answers, **options)
         return start, values(task)
@@ -369,7 +370,7 @@ def test_four_batches_count_as_one_of_four_times_the_rows(policy):
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
-    """An epoch is 5 batches, a step 2: gradients wait when the file is written."""
+    """An epoch is 3 batches, a step 2: gradients wait when the file is written."""
 
     def train(epochs, path):
         keras.utils.set_random_seed(0)
@@ -377,10 +378,11 @@ def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
         if lora:
             task.enable_lora(2)
         task.freeze("*embedding")
-        task.compile(Adam(0.01, gradient_accumulation_steps=2, layer_decay=0.5))
+        optimizer = Adam(0.01, gradient_accumulation_steps=2, layer_decay=0.5)
+        task.compile(optimizer, run_eagerly=not lora)
         callbacks = [ResumableCheckpoint(path)]
         options = dict(batch_size=16, epochs=epochs, callbacks=callbacks, verbose=0)
-        task.fit(WORDS, TARGETS, **options)
+        task.fit(WORDS[:48], TARGETS[:48], **options)
         return task
 
     whole = values(train(2, tmp_path / "whole.npz"))
