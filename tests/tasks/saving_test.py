@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_a_keras_file_loads_in_a_fresh_process(tmp_path):
-    model = compiled(seq2seq(dropout=0.1), label_smoothing=0.1)
+    model = compiled(seq2seq(dropout=0.1), eager=True, label_smoothing=0.1)
     model.fit(WORDS[:16], WORDS[:16], verbose=0)
     model.save(tmp_path / "model.keras")
     expected = {
@@ -101,7 +101,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path, saved, own, messa
 
 def test_weights_fit_a_model_without_dropout_and_optimizer(tmp_path):
     path = tmp_path / "model.weights.h5"
-    trained, model = compiled(causal(dropout=0.1)), causal(dropout=0.0)
+    trained, model = compiled(causal(dropout=0.1), eager=True), causal(dropout=0.0)
     trained.fit(WORDS[:8], verbose=0)
     trained.save_weights(path)
     model.load_weights(path)
