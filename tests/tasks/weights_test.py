@@ -30,6 +30,7 @@ def test_losses_and_metrics_of_keras_see_no_filling_rows():
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=[keras.metrics.SparseCategoricalAccuracy(name="right")],
+        run_eagerly=True,
     )
     got = model.evaluate(TEXTS, CLASSES, verbose=0, return_dict=True)
     assert got["loss"] == pytest.approx(
@@ -43,7 +44,7 @@ def test_losses_and_metrics_of_keras_see_no_filling_rows():
 
 def test_a_regressor_trains_with_a_loss_of_keras():
     model = kzoo.TextRegressor.from_size("tiny", TOKENIZER, **SMALL)
-    model.compile(loss="mse", metrics=["mae"])
+    model.compile(loss="mse", metrics=["mae"], run_eagerly=True)
     history = model.fit(TEXTS, [1.0, 2.0, 3.0], verbose=0).history
     assert np.isfinite([*history["loss"], *history["mae"]]).all()
     assert all(np.isfinite(to_numpy(v.value)).all() for v in model.weights)
@@ -66,7 +67,7 @@ def test_weights_of_examples_and_classes_weigh_the_loss():
 
 def test_a_share_of_the_examples_is_held_out():
     model = classifier()
-    model.compile(keras.optimizers.SGD(0.0))
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     texts, classes = WORDS[:10], [0, 1] * 5
     losses = cross_entropies(model, texts, classes)
     history = model.fit(texts, classes, validation_split=0.3, verbose=0).history
@@ -83,7 +84,7 @@ def test_pipelines_of_strings_may_have_weights():
     import tensorflow as tf
 
     model = classifier()
-    model.compile()
+    model.compile(run_eagerly=True)
     losses = cross_entropies(model, TEXTS, CLASSES)
     columns = (TEXTS, CLASSES, [1.0, 2.0, 0.5])
     dataset = tf.data.Dataset.from_tensor_slices(columns).batch(3)
@@ -93,13 +94,13 @@ def test_pipelines_of_strings_may_have_weights():
 
 def test_a_column_of_targets_is_as_good_as_a_row():
     model = classifier()
-    model.compile()
+    model.compile(run_eagerly=True)
     inputs, targets = model.encode_text(TEXTS, CLASSES)
     expected = model.evaluate(inputs, targets, verbose=0)
     got = model.evaluate(inputs, targets[:, None], verbose=0)
     assert got == pytest.approx(expected, rel=1e-6)
     numbers = kzoo.TextRegressor.from_size("tiny", TOKENIZER, **SMALL)
-    numbers.compile()
+    numbers.compile(run_eagerly=True)
     y = np.array([1.0, 2.0, 3.0])
     numbers.fit(inputs, y, verbose=0)
     assert numbers.evaluate(inputs, y[:, None], verbose=0) == pytest.approx(
