@@ -204,14 +204,14 @@ def test_files_hold_the_task(tmp_path):
     model = compiled(perturbed(task(max_length=12, hidden_activation="tanh")))
     model.save_folder(tmp_path / "folder")
     model.save(tmp_path / "model.keras")
-    expected = model.predict(SENTENCES, verbose=0)
+    expected = model.predict(SENTENCES[:5], verbose=0)
     for loaded in (
         kzoo.load_task(tmp_path / "folder"),
         kzoo.load_model(tmp_path / "model.keras"),
     ):
         assert type(loaded) is kzoo.TokenClassifier
         assert loaded.options == model.options and loaded.labels == LABELS
-        for got, want in zip(loaded.predict(SENTENCES, verbose=0), expected):
+        for got, want in zip(loaded.predict(SENTENCES[:5], verbose=0), expected):
             np.testing.assert_allclose(got, want, atol=1e-6)
 
 
