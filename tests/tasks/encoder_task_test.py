@@ -187,8 +187,9 @@ def test_what_grows_beyond_all_numbers_is_no_answer():
     ],
 )
 def test_the_example_of_a_docstring_runs(kind, monkeypatch):
-    eagerly = functools.partialmethod(kind.compile, run_eagerly=True)  # faster here
-    monkeypatch.setattr(kind, "compile", eagerly)
+    eagerly = "epochs" not in kind.__doc__  # faster for one step
+    compile = functools.partialmethod(kind.compile, run_eagerly=eagerly)
+    monkeypatch.setattr(kind, "compile", compile)
     texts = ["a fine film", "a dull film", "a dog", "a movie?"]
     tokenizer = FastTokenizer.train(texts, 40, algorithm="character")
     names = {"kzoo": kzoo, "tokenizer": tokenizer}
