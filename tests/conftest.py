@@ -116,7 +116,7 @@ def _clean_keras():
 
 @pytest.fixture
 def eager():
-    """TensorFlow runs op by op what it would trace: a second less a search or a `fit`.
+    """TensorFlow runs op by op what it would trace: a second less a search.
 
     For tests whose claim is what comes out, not how it is compiled.
     """

@@ -19,8 +19,6 @@ from kzoo.training import (
 )
 from tests.harness import KillBefore, Killed, small_task
 
-pytestmark = pytest.mark.usefixtures("eager")
-
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(24, 2)).astype("float32")
 
