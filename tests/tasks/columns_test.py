@@ -48,7 +48,7 @@ def classifier():
 
 @functools.cache
 def refusing(make):
-    """A task that reads nothing but what it has to refuse: one for all tests."""
+    """A task that has to refuse what it is given: one for all tests."""
     return compiled(make(), eager=True)
 
 

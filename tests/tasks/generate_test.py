@@ -180,7 +180,7 @@ def test_an_empty_prompt_starts_from_the_start_token():
 @pytest.mark.parametrize(
     ("model", "batch_size", "options"),
     [
-        # Buckets of 2 rows and of 1; and one of 4, of which one is filled.
+        # Buckets of 2 rows and of 1; and one of 4, of which one is a copy.
         ((kzoo.CausalLM, 1), 2, dict(temperature=1.5, top_p=0.9, min_new_tokens=3)),
         ((kzoo.Seq2SeqLM, 2), 32, dict(beams=3, num_return_sequences=2)),
     ],

@@ -253,7 +253,7 @@ def test_every_form_of_data_has_the_same_loss(make, texts, y, ids):
     numbered = grain.MapDataset.source(list(zip(texts, ids)))
     for data in (
         (inputs, targets),
-        (np.array(texts), np.array(ids)),
+        (np.array(texts), np.array(y)),
         (elements.batch(4),),
         (numbered.to_iter_dataset().batch(4),),
     ):

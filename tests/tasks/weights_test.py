@@ -84,7 +84,7 @@ def test_pipelines_of_strings_may_have_weights():
     import tensorflow as tf
 
     model = classifier()
-    model.compile(run_eagerly=True)
+    model.compile()
     losses = cross_entropies(model, TEXTS, CLASSES)
     columns = (TEXTS, CLASSES, [1.0, 2.0, 0.5])
     dataset = tf.data.Dataset.from_tensor_slices(columns).batch(3)
