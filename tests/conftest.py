@@ -52,7 +52,7 @@ CORE = {
     "reference_test.py",
     "training",
 }
-# What a backend is promised to run, which every change must leave so; `None` is all.
+# What is promised on each backend, and so tested with every change; `None` is all.
 PROMISED = {
     "tensorflow": None,
     "jax": CORE | {"data", "exporters", "families", "seeds", "tasks", "tokenizers"},

@@ -31,6 +31,13 @@ def small_task(kind, vocabulary_size=29, **changes):
     return task
 
 
+def set_head_bias(task, token, value):
+    """Makes one token more or less likely at every place: the end, say."""
+    bias = to_numpy(task.head.bias)
+    bias[token] = value
+    task.head.bias.assign(bias)
+
+
 def nodes(graph):
     """The nodes of an ONNX graph, those of its subgraphs among them."""
     for node in graph.node:

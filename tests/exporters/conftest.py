@@ -4,7 +4,6 @@ import functools
 import hashlib
 import pickle
 
-import numpy as np
 import pytest
 
 import kzoo
@@ -31,9 +30,7 @@ def saved(tmp_path_factory):
     def export(kind):
         model = harness.small_task(kind, **SAVED[kind])
         if kind is kzoo.CausalLM:
-            bias = np.array(model.head.bias)
-            bias[model.config.end_token_id] = 0.9
-            model.head.bias.assign(bias)
+            harness.set_head_bias(model, model.config.end_token_id, 0.9)
         path = tmp_path_factory.mktemp("saved") / kind.__name__
         return model, path, model.export(path)
 

@@ -195,9 +195,7 @@ def test_rows_that_end_at_different_steps_are_verified(tmp_path):
         head_bias=True,
     )
     perturb(model.named_variables().values(), seed=1)
-    bias = np.array(model.head.bias)
-    bias[model.config.end_token_id] = 0.9
-    model.head.bias.assign(bias)
+    harness.set_head_bias(model, model.config.end_token_id, 0.9)
     check_ends(model, model.export(tmp_path / "model", "onnx", functions="generate"))
 
 

@@ -12,7 +12,7 @@ import tokenizers
 
 import kzoo
 from kzoo.exporters import ExportError, ExportReport, verify
-from tests.harness import perturb
+from tests.harness import perturb, set_head_bias
 
 SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
 TEXTS = ["the man rides a bike", "a dog runs", "Zwei Männer, 3 Hunde: don't!"]
@@ -160,9 +160,7 @@ def test_genai_generates_the_tokens_of_keras(folder):
 @needs_genai
 def test_rows_that_end_early_are_equal_too(tmp_path):
     model = make(positions="alibi", head_bias=True, num_layers=1)
-    bias = np.array(model.head.bias)
-    bias[2] = 1.5
-    model.head.bias.assign(bias)
+    set_head_bias(model, 2, 1.5)
     report = model.export(tmp_path / "model", format="genai")
     prompts = [[1, row, 3 + row] for row in range(3, 13)]
     expected = model.generate(prompts, max_new_tokens=12)
