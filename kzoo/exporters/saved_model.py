@@ -305,11 +305,11 @@ if hasattr(os, "register_at_fork"):  # a child starts its own
 
 
 def _kill(process):
-    """Ends it, and what it has forked."""
-    if process.poll() is not None:
+    """Ends it, and what it has forked, which may outlive it."""
+    if process.returncode is not None:  # waited for: its number may be another's now
         return
     if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
             os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()

@@ -532,19 +532,21 @@ def test_a_wrong_serving_default_is_refused(tmp_path, monkeypatch):
 def test_a_process_that_hangs_is_ended_and_one_that_ended_replaced(
     tmp_path, monkeypatch
 ):
-    runner = tmp_path / "runner.py"  # its fork would keep the pipe open
-    runner.write_text("import os, time\nos.fork()\ntime.sleep(1000)\n")
+    runner = tmp_path / "runner.py"
     model, path = make(kzoo.CausalLM, num_layers=1), tmp_path / "model"
     monkeypatch.setattr(saved_model, "_RUNNER", runner)
     monkeypatch.setattr(saved_model, "_START", 1)
     monkeypatch.setattr(saved_model, "_REQUEST", 0.01)
     saved_model._end(saved_model._runner())
     saved_model._runner.cache_clear()
-    with pytest.raises(
-        ExportError, match="model in a fresh .* no answer in .* was ended"
-    ):
-        model.export(path, functions="forward")
-    assert list(tmp_path.iterdir()) == [runner]
+    # A fork keeps the pipe open, where both hang and where its parent has ended.
+    for hangs in ("os.fork()\ntime.sleep(1000)", "os.fork() or time.sleep(1000)"):
+        runner.write_text(f"import os, time\n{hangs}\n")
+        with pytest.raises(
+            ExportError, match="model in a fresh .* no answer in .* was ended"
+        ):
+            model.export(path, functions="forward")
+        assert list(tmp_path.iterdir()) == [runner]
     monkeypatch.undo()
     saved_model._runner().kill()
     model.export(path, functions="forward")
