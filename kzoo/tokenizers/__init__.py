@@ -7,10 +7,8 @@ No Keras and no TensorFlow is imported here: a tokenizer is plain Python and its
 from kzoo.tokenizers.base import Tokenizer, load_tokenizer
 from kzoo.tokenizers.conventions import Conventions, Template
 from kzoo.tokenizers.fast import FastTokenizer
-from kzoo.tokenizers.pretrained import (
-    load_pretrained_tokenizer,
-    save_pretrained_tokenizer,
-)
+from kzoo.tokenizers.hf_saving import save_pretrained_tokenizer
+from kzoo.tokenizers.pretrained import load_pretrained_tokenizer
 from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
 
 __all__ = [

@@ -1,108 +1,31 @@
-"""Tokenizers of Hugging Face folders: read exactly, and written back."""
+"""Tokenizers of Hugging Face folders, read exactly."""
 
 import json
 import re
-from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from kzoo.tokenizers.base import CONFIG_FILE, SPECIAL_IDS, Tokenizer
+from kzoo.tokenizers.base import Tokenizer
 from kzoo.tokenizers.conventions import Conventions, Template
 from kzoo.tokenizers.converted import CLASSES, converted
 from kzoo.tokenizers.fast import FastTokenizer
+from kzoo.tokenizers.hf_folder import (
+    FAST_FILE,
+    MOST_IDS,
+    NORMALIZING,
+    SPLITTING,
+    Kind,
+    TokenizerFolder,
+    added_token,
+    content_of,
+    is_laid_out,
+    read_text,
+)
 from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
 
-Kind = Literal[
-    "wordpiece",
-    "byte_bpe",
-    "sentencepiece",
-    "fairseq_sentencepiece",
-    "pegasus",
-    "marian",
-    "m2m100",
-]
-
-_FAST = "tokenizer.json"
-# Of chat templates beside the default one, a file each.
-TEMPLATES_FOLDER = "additional_chat_templates"
-_DEFAULT, _TEMPLATE = "default", "chat_template.jinja"
-# The files of each layout, as alternatives, the first of which is written.
-_FILES = {
-    "wordpiece": [["vocab.txt"]],
-    "byte_bpe": [["vocab.json"], ["merges.txt"]],
-    "sentencepiece": [["tokenizer.model", "spiece.model", "sentencepiece.bpe.model"]],
-    "fairseq_sentencepiece": [["sentencepiece.bpe.model", "spiece.model"]],
-    "pegasus": [["spiece.model"]],
-    "marian": [["vocab.json"], ["source.spm"], ["target.spm"]],
-    "m2m100": [["vocab.json"], ["sentencepiece.bpe.model"]],
-}
-# Special tokens that a folder of old may leave to the class that reads it.
-_BERT = dict(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
-_ROBERTA = dict(
-    bos="<s>",
-    eos="</s>",
-    sep="</s>",
-    cls="<s>",
-    unk="<unk>",
-    pad="<pad>",
-    mask="<mask>",
-)
-_GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-_T5 = dict(eos="</s>", unk="<unk>", pad="<pad>")
-_LLAMA = dict(bos="<s>", eos="</s>", unk="<unk>")
-_GEMMA = dict(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>")
-_ALBERT = dict(_BERT, bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")
-_NAMES = {
-    **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "MPNet"), _BERT),
-    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), _ROBERTA),
-    **dict.fromkeys(("XLMRoberta", "MBart", "Nllb"), _ROBERTA),
-    "MBart50": {role: name for role, name in _ROBERTA.items() if role != "bos"},
-    "M2M100": dict(_T5, bos="<s>", sep="</s>"),
-    "GPT2": _GPT2,
-    "GPTNeoX": _GPT2,
-    "T5": _T5,
-    "Marian": _T5,
-    "Pegasus": dict(_T5, mask="<mask_2>"),
-    "Llama": _LLAMA,
-    "Gemma": _GEMMA,
-    "Albert": _ALBERT,
-}
-# Whose tokenizer a `model_type` of config.json has, where no class is named.
-_CLASSES = {
-    **dict.fromkeys(("bert", "distilbert", "electra"), "Bert"),
-    **dict.fromkeys(("roberta", "bart"), "Roberta"),
-    **dict.fromkeys(("gpt2", "opt", "gpt_neox"), "GPT2"),
-    **dict.fromkeys(("t5", "mt5", "umt5"), "T5"),
-    **dict.fromkeys(("llama", "mistral", "phi3"), "Llama"),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "Gemma"),
-    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2"),
-    "modernbert": "ModernBert",
-    "albert": "Albert",
-    "xlm-roberta": "XLMRoberta",
-    "mbart": "MBart",
-    "marian": "Marian",
-    "pegasus": "Pegasus",
-    "m2m_100": "M2M100",
-}
-# Which classes each layout is of; the first where nothing says which.
-_OF_LAYOUT = {
-    "wordpiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
-    "byte_bpe": ("GPT2", "Roberta", "Bart", "Longformer", "LED"),
-    "sentencepiece": ("T5", "Llama", "Gemma"),
-    "fairseq_sentencepiece": ("XLMRoberta", "MBart", "MBart50", "Nllb"),
-    "pegasus": ("Pegasus",),
-    "marian": ("Marian",),
-    "m2m100": ("M2M100",),
-}
-# Which classes follow their settings where a tokenizer.json says how texts are made
-# uniform, and how they are split; the others, and the library's own, follow the file.
-_NORMALIZING = tuple(name for name, own in _NAMES.items() if own is _BERT)
-_SPLITTING = ("GPT2", "Roberta", "Bart", "Longformer", "LED", "Qwen2", "GPTNeoX")
-_MOST = 2**24  # ids: a file that claims more would take all memory
 _BATCHING = ("padding", "truncation")
-_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Codes of languages in the order of their ids, for folders that do not list them.
 _MBART = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ "
@@ -126,13 +49,6 @@ _LANGUAGE = re.compile(
     r"__(?P<m2m>[a-z]{2,3})__|>>(?P<marian>[^<>]+)<<"
     r"|(?P<own>[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3}))"
 )
-
-
-def has_pretrained_tokenizer(folder):
-    """Whether a folder has a file that `load_pretrained_tokenizer` reads."""
-    layouts = [[[_FAST]], *_FILES.values()]
-    names = {name for files in layouts for names in files for name in names}
-    return any((Path(folder) / name).exists() for name in names)
 
 
 def load_pretrained_tokenizer(
@@ -164,13 +80,13 @@ def load_pretrained_tokenizer(
             the folder; or nothing reads such a tokenizer exactly, and it is said what.
     """
     if isinstance(kind, tuple):
-        kind = next((each for each in kind if _is_laid_out(folder, each)), kind[-1])
+        kind = next((each for each in kind if is_laid_out(folder, each)), kind[-1])
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(
             f"kind must be one of {list(get_args(Kind))}, or None. Received: {kind!r}."
         )
     try:
-        return _loaded(_Folder(folder, kind), kind, convert)
+        return _loaded(TokenizerFolder(folder, kind), kind, convert)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         # A value of another type than these files have, anywhere in them.
         raise ValueError(
@@ -178,15 +94,8 @@ def load_pretrained_tokenizer(
         ) from error
 
 
-def _is_laid_out(folder, kind):
-    """Whether all files of a layout are there."""
-    return all(
-        any((Path(folder) / name).exists() for name in names) for names in _FILES[kind]
-    )
-
-
 def _loaded(folder, kind, convert):
-    if (folder.path / _FAST).exists():
+    if (folder.path / FAST_FILE).exists():
         tokenizer = _from_json(folder, kind)
     elif kind is None:
         raise FileNotFoundError(
@@ -212,181 +121,6 @@ def _loaded(folder, kind, convert):
     ends = [i for i in ends if i != tokenizer.end_token_id]
     ends = [i for i in ends if 0 <= i < tokenizer.vocabulary_size]
     return tokenizer.with_conventions(target_prefix=prefix, stop_token_ids=ends)
-
-
-def read_json(path):
-    """The object of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: not an object of JSON; the file is named.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
-    try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise ValueError(
-            f"{path} must hold an object. Received: {type(keys).__name__}."
-        )
-    return keys
-
-
-class _Folder:
-    """What the JSON files of a folder say."""
-
-    def __init__(self, path, kind):
-        self.path = Path(path)
-        self.config = self.json("config.json")
-        self.generation = self.json("generation_config.json")
-        self.settings = self.json(CONFIG_FILE)
-        if set(SPECIAL_IDS) <= set(self.settings) and "kind" in self.settings:
-            raise ValueError(
-                f"{self.path} was written by Tokenizer.save: read it with "
-                "load_tokenizer."
-            )
-        if "added_tokens_decoder" not in self.settings:
-            self.settings = self.settings | self.json("special_tokens_map.json")
-        self.name = self._class(kind)
-        names = dict(_NAMES.get(self.name, {}))
-        self.names = {role: names.get(role) for role in _ROLES}
-        for role in _ROLES:
-            if f"{role}_token" in self.settings:
-                self.names[role] = _content(self.settings[f"{role}_token"])
-        self.added = self._added()
-
-    def _class(self, kind):
-        """Whose tokenizer it is, such as "Bert", or `None`."""
-        name = self.settings.get("tokenizer_class") or self.config.get(
-            "tokenizer_class"
-        )
-        if name:
-            name = re.sub(r"Tokenizer(Fast)?$", "", str(name))
-        of_model = _CLASSES.get(self.config.get("model_type"))
-        self.makes = name or of_model  # which class reads a tokenizer.json
-        if not name or name in ("PreTrained", "TokenizersBackend"):
-            name = of_model
-            if name == "M2M100" and kind == "fairseq_sentencepiece":
-                name = "Nllb"
-            if name == "MBart" and self.settings.get("language_codes") == "ML50":
-                name = "MBart50"
-        if kind is None or (self.path / _FAST).exists():
-            return name
-        allowed = _OF_LAYOUT[kind]
-        if name is None:
-            name = allowed[0]
-            if kind == "byte_bpe" and "<|endoftext|>" not in self.json("vocab.json"):
-                name = "Roberta"
-        if name not in allowed:
-            raise ValueError(
-                f"The files of {name}Tokenizer in {self.path} cannot be read exactly "
-                f"as {kind!r}, which is of {list(allowed)}. Save the tokenizer with "
-                "transformers as tokenizer.json, which is read as it is."
-            )
-        return name
-
-    def _added(self):
-        """id -> AddedToken of the files, and special ones without an id."""
-        tokens = {}
-        for token_id, token in self.settings.get("added_tokens_decoder", {}).items():
-            tokens[int(token_id)] = _added_token(token)
-        extra = [_content(token) for token in self.extra]
-        for name, token_id in self.json("added_tokens.json").items():
-            special = name in extra or name in self.names.values()
-            own = AddedToken(name, special=special, normalized=not special)
-            tokens.setdefault(token_id, own)
-        if any(not 0 <= token_id <= _MOST for token_id in tokens):
-            raise ValueError(
-                f"Added tokens of {self.path} must have ids in [0, {_MOST}]. "
-                f"Received: {max(tokens)}."
-            )
-        return dict(sorted(tokens.items()))
-
-    @property
-    def extra(self):
-        """More special tokens, as they stand in the settings."""
-        found = []
-        for key in ("additional_special_tokens", "extra_special_tokens"):
-            some = self.settings.get(key) or []
-            found += some.values() if isinstance(some, dict) else some
-        return found
-
-    @property
-    def stated(self):
-        """All special tokens as they stand in the settings, strings or dicts."""
-        roles = (self.settings.get(f"{role}_token") for role in _ROLES)
-        return [token for token in (*roles, *self.extra) if token]
-
-    @property
-    def special(self):
-        """Names of all special tokens."""
-        named = [name for name in self.names.values() if name]
-        added = [str(token.content) for token in self.added.values() if token.special]
-        return list(dict.fromkeys([*named, *map(_content, self.extra), *added]))
-
-    def json(self, name):
-        """A file's dict, or an empty one where there is none."""
-        path = self.path / name
-        return read_json(path) if path.exists() else {}
-
-    def file(self, kind, index):
-        """The path of one of a layout's files."""
-        names = _FILES[kind][index]
-        for name in names:
-            if (self.path / name).exists():
-                return self.path / name
-        raise FileNotFoundError(
-            f"{self.path} holds none of {names}, which tokenizers of the kind {kind!r} "
-            "are read from."
-        )
-
-    def chat_templates(self):
-        """Fields of `Conventions`: the default template, or `None`, and the others."""
-        found = self.settings.get("chat_template")
-        if isinstance(found, list):  # several, each with a name
-            found = {each["name"]: each["template"] for each in found}
-        found = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
-        wrong = [name for name in found if not re.fullmatch(r"\w[\w.-]*", name)]
-        if wrong:  # they become names of files
-            raise ValueError(
-                f"Chat templates of {self.path} must have names of letters, digits, "
-                f"dots and dashes. Received: {wrong}."
-            )
-        files = {
-            path.stem: path for path in self.path.glob(f"{TEMPLATES_FOLDER}/*.jinja")
-        }
-        files[_DEFAULT] = self.path / _TEMPLATE
-        files = {name: path for name, path in files.items() if path.exists()}
-        if files:  # then transformers reads no others
-            found = {n: _read_text(path) for n, path in sorted(files.items())}
-        default = found.pop(_DEFAULT, None)
-        return {"chat_template": default, "named_templates": found}
-
-    def numbers(self, name):
-        """Ids of the model's configs; those for generation come first."""
-        for config in (self.generation, self.config):
-            found = config.get(name)
-            found = found if isinstance(found, list) else [found]
-            if found and None not in found:
-                return found
-        return []
-
-    def number(self, name):
-        """The first of them, or `None`."""
-        return next(iter(self.numbers(name)), None)
-
-
-def _content(token):
-    return token["content"] if isinstance(token, dict) else token
-
-
-def _added_token(token):
-    names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-    if isinstance(token, str):
-        return AddedToken(token, special=True, normalized=False)
-    return AddedToken(**{name: token[name] for name in names if name in token})
 
 
 def _special_ids(folder, id_of, template, kind):
@@ -449,26 +183,26 @@ def _languages(names):
 
 
 def _from_json(folder, kind):
-    path = folder.path / _FAST
-    library = _asked(path, lambda: tokenizers.Tokenizer.from_str(_read_text(path)))
+    path = folder.path / FAST_FILE
+    library = _asked(path, lambda: tokenizers.Tokenizer.from_str(read_text(path)))
     described = json.loads(library.to_str())
     # Some classes make these parts anew, of settings and their own defaults.
     normalizer, splitter = described["normalizer"], described["pre_tokenizer"]
-    if folder.makes in _NORMALIZING and _type(normalizer) == "BertNormalizer":
+    if folder.makes in NORMALIZING and _type(normalizer) == "BertNormalizer":
         for name, key, default in (
             ("do_lower_case", "lowercase", True),
             ("strip_accents", "strip_accents", None),
             ("tokenize_chinese_chars", "handle_chinese_chars", True),
         ):
             normalizer[key] = folder.settings.get(name, default)
-    if folder.makes in _SPLITTING and _type(splitter) == "ByteLevel":
+    if folder.makes in SPLITTING and _type(splitter) == "ByteLevel":
         splitter["add_prefix_space"] = bool(folder.settings.get("add_prefix_space"))
     batching = {name: described[name] for name in _BATCHING if described[name]}
     if json.loads(library.to_str()) != described:
         library = tokenizers.Tokenizer.from_str(json.dumps(described))
     library.no_padding()
     library.no_truncation()
-    template = _asked(path, lambda: _template_of(library))
+    template = _asked(path, lambda: template_of(library))
     return _fast(folder, library, "fast", template, batching)
 
 
@@ -487,15 +221,8 @@ def _asked(path, function):
         raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
 
 
-def _read_text(path):
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from error
-
-
 def _wordpiece(folder, kind):
-    lines = _read_text(folder.file(kind, 0)).split("\n")
+    lines = read_text(folder.file(kind, 0)).split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings, names = folder.settings, folder.names
@@ -514,7 +241,7 @@ def _wordpiece(folder, kind):
 
 def _byte_bpe(folder, kind):
     vocabulary = folder.json(folder.file(kind, 0).name)
-    lines = _read_text(folder.file(kind, 1)).split("\n")
+    lines = read_text(folder.file(kind, 1)).split("\n")
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges = [tuple(line.rstrip("\r").split(" ")) for line in lines if line.strip()]
     library = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -550,7 +277,7 @@ def _known(vocabulary, name):
     return vocabulary[name]
 
 
-def _template_of(library):
+def template_of(library):
     """What a post-processor puts around texts, found with a text of any token."""
     if library.post_processor is None:
         return Template.of(between=())
@@ -592,18 +319,18 @@ def _fast(folder, library, layout, template, batching=None):
     special = {token.content: token for token in known.values()}
     named = [name for name in folder.names.values() if name]
     if layout == "fast":  # those that a class would name, where they are
-        stated = {_content(token) for token in folder.stated}
+        stated = {content_of(token) for token in folder.stated}
         named = [n for n in named if library.token_to_id(n) is not None or n in stated]
         folder.names = {r: n if n in named else None for r, n in folder.names.items()}
-    for name in dict.fromkeys([*named, *map(_content, folder.extra)]):
+    for name in dict.fromkeys([*named, *map(content_of, folder.extra)]):
         token = special.get(name)
         if token is None or not token.special:
             own = {} if token is None else _flags(token)
             if token is None:
                 own = dict(normalized=False)
-                given = [t for t in folder.stated if _content(t) == name]
+                given = [t for t in folder.stated if content_of(t) == name]
                 if given and isinstance(given[0], dict):
-                    own = _flags(_added_token(given[0]))
+                    own = _flags(added_token(given[0]))
             library.add_special_tokens([AddedToken(name, **own, special=True)])
     ids = _special_ids(folder, library.token_to_id, template, layout)
     added = library.get_added_tokens_decoder()
@@ -667,7 +394,7 @@ def _sentence_piece(folder, kind, convert):
     elif kind == "pegasus":
         offset = folder.settings.get("offset", 103)
         kept = [folder.settings.get("mask_token_sent", "<mask_1>"), names["mask"]]
-        kept = [_content(token) for token in kept if token]
+        kept = [content_of(token) for token in kept if token]
         kept += [f"<unk_{i}>" for i in range(2, offset)]
         pieces = [names["pad"], names["eos"], *kept, *pieces[2:]]
         special += kept
@@ -715,7 +442,7 @@ def _sentence_piece(folder, kind, convert):
 def _listed(vocabulary, path):
     """The pieces of a dict from pieces to ids, in order; `None` for a gap."""
     numbers = all(isinstance(i, int) and i >= 0 for i in vocabulary.values())
-    if not vocabulary or not numbers or max(vocabulary.values()) > _MOST:
+    if not vocabulary or not numbers or max(vocabulary.values()) > MOST_IDS:
         raise ValueError(f"{path}/vocab.json must map pieces to ids.")
     pieces = [None] * (max(vocabulary.values()) + 1)
     for piece, token_id in vocabulary.items():
@@ -730,7 +457,7 @@ def _codes(folder):
     known = {"MBart": _MBART, "MBart50": _MBART + _MBART50}
     if folder.name in known:
         return known[folder.name]
-    listed = [_content(token) for token in folder.extra]
+    listed = [content_of(token) for token in folder.extra]
     listed = [name for name in listed if _LANGUAGE.fullmatch(name)]
     if not listed:
         raise ValueError(
@@ -779,140 +506,3 @@ def _around(folder, kind, ids_of, languages):
     if folder.name == "MBart" or folder.settings.get("legacy_behaviour"):
         return Template.of((), [*end, *code], ())
     return Template.of(code, end, ())
-
-
-# And back.
-
-
-def named_padding(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy whose settings name its padding, where its files named none or the end.
-
-    transformers makes no batch of texts without it.
-    """
-    pad = tokenizer.pad_token_id
-    if pad is None or pad == tokenizer.original_pad_token_id:
-        return tokenizer
-    (piece,) = tokenizer.tokens([pad])
-    settings = {**tokenizer.conventions.settings, "pad_token": piece}
-    return tokenizer.with_conventions(settings=settings)
-
-
-def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
-    """Writes a folder that transformers' `AutoTokenizer` reads, with equal ids.
-
-    Args:
-        tokenizer: one that `load_pretrained_tokenizer` read, which is written in the
-            layout that it had, or a `FastTokenizer`.
-        folder: made when missing.
-        template: a `Template` for a tokenizer that has none; by default start and end
-            token stand around a text, as kzoo's encoders read it.
-
-    Raises:
-        ValueError: transformers has no layout for such a tokenizer.
-    """
-    conventions, folder = tokenizer.conventions, Path(folder)
-    layout, settings = conventions.layout, dict(conventions.settings)
-    files = {}
-    if isinstance(tokenizer, FastTokenizer):
-        files[_FAST] = _json_with_template(tokenizer, template)
-        if layout is None:
-            settings = _own_settings(tokenizer)
-    elif layout is None:
-        raise ValueError(
-            f"transformers has no layout for {tokenizer!r}, whose model's ids are "
-            "kzoo's own. Train a FastTokenizer, or give the model token ids."
-        )
-    else:
-        names = [each[0] for each in _FILES[layout]]
-        if settings.get("tokenizer_class", "").startswith("T5"):
-            names = ["spiece.model"]
-        for name in names:
-            files[name] = _content_of(tokenizer, name)
-    files |= _templates(conventions, settings)
-    named = {f"{r}_token" for r in _ROLES} | {"additional_special_tokens"}
-    special = {name: value for name, value in settings.items() if name in named}
-    folder.mkdir(parents=True, exist_ok=True)
-    files[CONFIG_FILE] = _text(settings)
-    files["special_tokens_map.json"] = _text(special)
-    for name, content in files.items():
-        content = content if isinstance(content, bytes) else content.encode("utf-8")
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
-def _templates(conventions, settings):
-    """Files of chat templates; settings say the same, for programs that read these."""
-    default, named = conventions.chat_template, conventions.named_templates
-    if settings.get("chat_template") == default and not named:
-        return {}
-    files = {f"{TEMPLATES_FOLDER}/{name}.jinja": text for name, text in named.items()}
-    every = {**({_DEFAULT: default} if default else {}), **named}
-    if default:
-        files[_TEMPLATE] = default
-    settings.pop("chat_template", None)
-    if named:
-        each = [{"name": name, "template": text} for name, text in every.items()]
-        settings["chat_template"] = each
-    return files
-
-
-def _content_of(tokenizer, name):
-    """A file of a SentencePiece layout."""
-    if name == "target.spm":
-        return tokenizer._target.serialized_model_proto()
-    if name != "vocab.json":
-        return tokenizer._model_bytes()
-    # Codes of languages follow what M2M100's file lists.
-    codes = {f"__{code}__" for code in tokenizer.languages}
-    pieces = enumerate(tokenizer.pieces)
-    return _text({p: i for i, p in pieces if p is not None and p not in codes})
-
-
-def _json_with_template(tokenizer, template):
-    described = json.loads(tokenizer._model_text())
-    described |= tokenizer.conventions.batching
-    own = tokenizer.conventions.template
-    if own is not None:
-        library = tokenizers.Tokenizer.from_str(tokenizer._model_text())
-        if _template_of(library) == own:
-            return _text(described)
-    elif template is not None:
-        own = template
-    else:
-        start, end = tokenizer.start_token_id, tokenizer.end_token_id
-        own = Template.of([start], [end], [end])
-    token = {i: tokenizer._tokenizer.id_to_token(i) for i in own.ids()}
-
-    def parts(row):
-        return [
-            {"Sequence": {"id": part, "type_id": segment}}
-            if part in ("A", "B")
-            else {"SpecialToken": {"id": token[part], "type_id": segment}}
-            for part, segment in row
-        ]
-
-    described["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": parts(own.single),
-        "pair": parts(own.pair or (*own.single, ("B", 1))),
-        "special_tokens": {
-            name: {"id": name, "ids": [i], "tokens": [name]}
-            for i, name in token.items()
-        },
-    }
-    return _text(described)
-
-
-def _own_settings(tokenizer):
-    """Of a tokenizer that kzoo trained."""
-    names = dict(bos="start", eos="end", pad="pad", unk="unknown", mask="mask")
-    found = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for role, name in names.items():
-        token_id = getattr(tokenizer, f"{name}_token_id")
-        if token_id is not None:
-            found[f"{role}_token"] = tokenizer._tokenizer.id_to_token(token_id)
-    return {**found, "clean_up_tokenization_spaces": False}
-
-
-def _text(content):
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -52,12 +52,12 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
-from kzoo.tokenizers.pretrained import (
+from kzoo.tokenizers.hf_folder import (
     TEMPLATES_FOLDER,
     has_pretrained_tokenizer,
-    named_padding,
     read_json,
 )
+from kzoo.tokenizers.hf_saving import named_padding
 from kzoo.zoo.progress import shown
 from kzoo.zoo.registry import TASKS, check_preset, located
 from kzoo.zoo.sentence_transformers import is_embedder, read_pooling, write_pooling

@@ -17,7 +17,7 @@ from kzoo.tokenizers import (
     load_tokenizer,
     save_pretrained_tokenizer,
 )
-from kzoo.tokenizers.pretrained import named_padding
+from kzoo.tokenizers.hf_saving import named_padding
 from tests.golden import folders as golden
 
 NAMES = golden.names()

@@ -1,0 +1,299 @@
+"""What the files of a Hugging Face tokenizer say, and whose class they are of."""
+
+import json
+import re
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import AddedToken
+
+from kzoo.tokenizers.base import CONFIG_FILE, SPECIAL_IDS
+
+Kind = Literal[
+    "wordpiece",
+    "byte_bpe",
+    "sentencepiece",
+    "fairseq_sentencepiece",
+    "pegasus",
+    "marian",
+    "m2m100",
+]
+
+FAST_FILE = "tokenizer.json"
+# Of chat templates beside the default one, a file each.
+TEMPLATES_FOLDER = "additional_chat_templates"
+DEFAULT_TEMPLATE, TEMPLATE_FILE = "default", "chat_template.jinja"
+# The files of each layout, as alternatives, the first of which is written.
+LAYOUT_FILES = {
+    "wordpiece": [["vocab.txt"]],
+    "byte_bpe": [["vocab.json"], ["merges.txt"]],
+    "sentencepiece": [["tokenizer.model", "spiece.model", "sentencepiece.bpe.model"]],
+    "fairseq_sentencepiece": [["sentencepiece.bpe.model", "spiece.model"]],
+    "pegasus": [["spiece.model"]],
+    "marian": [["vocab.json"], ["source.spm"], ["target.spm"]],
+    "m2m100": [["vocab.json"], ["sentencepiece.bpe.model"]],
+}
+# Special tokens that a folder of old may leave to the class that reads it.
+_BERT = dict(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
+_ROBERTA = dict(
+    bos="<s>",
+    eos="</s>",
+    sep="</s>",
+    cls="<s>",
+    unk="<unk>",
+    pad="<pad>",
+    mask="<mask>",
+)
+_GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
+_T5 = dict(eos="</s>", unk="<unk>", pad="<pad>")
+_LLAMA = dict(bos="<s>", eos="</s>", unk="<unk>")
+_GEMMA = dict(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>")
+_ALBERT = dict(_BERT, bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")
+_NAMES = {
+    **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "MPNet"), _BERT),
+    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), _ROBERTA),
+    **dict.fromkeys(("XLMRoberta", "MBart", "Nllb"), _ROBERTA),
+    "MBart50": {role: name for role, name in _ROBERTA.items() if role != "bos"},
+    "M2M100": dict(_T5, bos="<s>", sep="</s>"),
+    "GPT2": _GPT2,
+    "GPTNeoX": _GPT2,
+    "T5": _T5,
+    "Marian": _T5,
+    "Pegasus": dict(_T5, mask="<mask_2>"),
+    "Llama": _LLAMA,
+    "Gemma": _GEMMA,
+    "Albert": _ALBERT,
+}
+# Whose tokenizer a `model_type` of config.json has, where no class is named.
+_CLASSES = {
+    **dict.fromkeys(("bert", "distilbert", "electra"), "Bert"),
+    **dict.fromkeys(("roberta", "bart"), "Roberta"),
+    **dict.fromkeys(("gpt2", "opt", "gpt_neox"), "GPT2"),
+    **dict.fromkeys(("t5", "mt5", "umt5"), "T5"),
+    **dict.fromkeys(("llama", "mistral", "phi3"), "Llama"),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "Gemma"),
+    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2"),
+    "modernbert": "ModernBert",
+    "albert": "Albert",
+    "xlm-roberta": "XLMRoberta",
+    "mbart": "MBart",
+    "marian": "Marian",
+    "pegasus": "Pegasus",
+    "m2m_100": "M2M100",
+}
+# Which classes each layout is of; the first where nothing says which.
+_OF_LAYOUT = {
+    "wordpiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
+    "byte_bpe": ("GPT2", "Roberta", "Bart", "Longformer", "LED"),
+    "sentencepiece": ("T5", "Llama", "Gemma"),
+    "fairseq_sentencepiece": ("XLMRoberta", "MBart", "MBart50", "Nllb"),
+    "pegasus": ("Pegasus",),
+    "marian": ("Marian",),
+    "m2m100": ("M2M100",),
+}
+# Which classes follow their settings where a tokenizer.json says how texts are made
+# uniform, and how they are split; the others, and the library's own, follow the file.
+NORMALIZING = tuple(name for name, own in _NAMES.items() if own is _BERT)
+SPLITTING = ("GPT2", "Roberta", "Bart", "Longformer", "LED", "Qwen2", "GPTNeoX")
+MOST_IDS = 2**24  # ids: a file that claims more would take all memory
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def has_pretrained_tokenizer(folder):
+    """Whether a folder has a file that `load_pretrained_tokenizer` reads."""
+    layouts = [[[FAST_FILE]], *LAYOUT_FILES.values()]
+    names = {name for files in layouts for names in files for name in names}
+    return any((Path(folder) / name).exists() for name in names)
+
+
+def is_laid_out(folder, kind):
+    """Whether all files of a layout are there."""
+    return all(
+        any((Path(folder) / name).exists() for name in names)
+        for names in LAYOUT_FILES[kind]
+    )
+
+
+def read_json(path):
+    """The object of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: not an object of JSON; the file is named.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"No {path.name} in {path.parent}.")
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise ValueError(
+            f"{path} must hold an object. Received: {type(keys).__name__}."
+        )
+    return keys
+
+
+class TokenizerFolder:
+    """What the JSON files of a folder say."""
+
+    def __init__(self, path, kind):
+        self.path = Path(path)
+        self.config = self.json("config.json")
+        self.generation = self.json("generation_config.json")
+        self.settings = self.json(CONFIG_FILE)
+        if set(SPECIAL_IDS) <= set(self.settings) and "kind" in self.settings:
+            raise ValueError(
+                f"{self.path} was written by Tokenizer.save: read it with "
+                "load_tokenizer."
+            )
+        if "added_tokens_decoder" not in self.settings:
+            self.settings = self.settings | self.json("special_tokens_map.json")
+        self.name = self._class(kind)
+        names = dict(_NAMES.get(self.name, {}))
+        self.names = {role: names.get(role) for role in ROLES}
+        for role in ROLES:
+            if f"{role}_token" in self.settings:
+                self.names[role] = content_of(self.settings[f"{role}_token"])
+        self.added = self._added()
+
+    def _class(self, kind):
+        """Whose tokenizer it is, such as "Bert", or `None`."""
+        name = self.settings.get("tokenizer_class") or self.config.get(
+            "tokenizer_class"
+        )
+        if name:
+            name = re.sub(r"Tokenizer(Fast)?$", "", str(name))
+        of_model = _CLASSES.get(self.config.get("model_type"))
+        self.makes = name or of_model  # which class reads a tokenizer.json
+        if not name or name in ("PreTrained", "TokenizersBackend"):
+            name = of_model
+            if name == "M2M100" and kind == "fairseq_sentencepiece":
+                name = "Nllb"
+            if name == "MBart" and self.settings.get("language_codes") == "ML50":
+                name = "MBart50"
+        if kind is None or (self.path / FAST_FILE).exists():
+            return name
+        allowed = _OF_LAYOUT[kind]
+        if name is None:
+            name = allowed[0]
+            if kind == "byte_bpe" and "<|endoftext|>" not in self.json("vocab.json"):
+                name = "Roberta"
+        if name not in allowed:
+            raise ValueError(
+                f"The files of {name}Tokenizer in {self.path} cannot be read exactly "
+                f"as {kind!r}, which is of {list(allowed)}. Save the tokenizer with "
+                "transformers as tokenizer.json, which is read as it is."
+            )
+        return name
+
+    def _added(self):
+        """id -> AddedToken of the files, and special ones without an id."""
+        tokens = {}
+        for token_id, token in self.settings.get("added_tokens_decoder", {}).items():
+            tokens[int(token_id)] = added_token(token)
+        extra = [content_of(token) for token in self.extra]
+        for name, token_id in self.json("added_tokens.json").items():
+            special = name in extra or name in self.names.values()
+            own = AddedToken(name, special=special, normalized=not special)
+            tokens.setdefault(token_id, own)
+        if any(not 0 <= token_id <= MOST_IDS for token_id in tokens):
+            raise ValueError(
+                f"Added tokens of {self.path} must have ids in [0, {MOST_IDS}]. "
+                f"Received: {max(tokens)}."
+            )
+        return dict(sorted(tokens.items()))
+
+    @property
+    def extra(self):
+        """More special tokens, as they stand in the settings."""
+        found = []
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            some = self.settings.get(key) or []
+            found += some.values() if isinstance(some, dict) else some
+        return found
+
+    @property
+    def stated(self):
+        """All special tokens as they stand in the settings, strings or dicts."""
+        roles = (self.settings.get(f"{role}_token") for role in ROLES)
+        return [token for token in (*roles, *self.extra) if token]
+
+    @property
+    def special(self):
+        """Names of all special tokens."""
+        named = [name for name in self.names.values() if name]
+        added = [str(token.content) for token in self.added.values() if token.special]
+        return list(dict.fromkeys([*named, *map(content_of, self.extra), *added]))
+
+    def json(self, name):
+        """A file's dict, or an empty one where there is none."""
+        path = self.path / name
+        return read_json(path) if path.exists() else {}
+
+    def file(self, kind, index):
+        """The path of one of a layout's files."""
+        names = LAYOUT_FILES[kind][index]
+        for name in names:
+            if (self.path / name).exists():
+                return self.path / name
+        raise FileNotFoundError(
+            f"{self.path} holds none of {names}, which tokenizers of the kind {kind!r} "
+            "are read from."
+        )
+
+    def chat_templates(self):
+        """Fields of `Conventions`: the default template, or `None`, and the others."""
+        found = self.settings.get("chat_template")
+        if isinstance(found, list):  # several, each with a name
+            found = {each["name"]: each["template"] for each in found}
+        found = dict(found) if isinstance(found, dict) else {DEFAULT_TEMPLATE: found}
+        wrong = [name for name in found if not re.fullmatch(r"\w[\w.-]*", name)]
+        if wrong:  # they become names of files
+            raise ValueError(
+                f"Chat templates of {self.path} must have names of letters, digits, "
+                f"dots and dashes. Received: {wrong}."
+            )
+        files = {
+            path.stem: path for path in self.path.glob(f"{TEMPLATES_FOLDER}/*.jinja")
+        }
+        files[DEFAULT_TEMPLATE] = self.path / TEMPLATE_FILE
+        files = {name: path for name, path in files.items() if path.exists()}
+        if files:  # then transformers reads no others
+            found = {n: read_text(path) for n, path in sorted(files.items())}
+        default = found.pop(DEFAULT_TEMPLATE, None)
+        return {"chat_template": default, "named_templates": found}
+
+    def numbers(self, name):
+        """Ids of the model's configs; those for generation come first."""
+        for config in (self.generation, self.config):
+            found = config.get(name)
+            found = found if isinstance(found, list) else [found]
+            if found and None not in found:
+                return found
+        return []
+
+    def number(self, name):
+        """The first of them, or `None`."""
+        return next(iter(self.numbers(name)), None)
+
+
+def content_of(token):
+    """The name of a special token, which files hold as a string or a dict."""
+    return token["content"] if isinstance(token, dict) else token
+
+
+def added_token(token):
+    """The library's form of such a token."""
+    names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    if isinstance(token, str):
+        return AddedToken(token, special=True, normalized=False)
+    return AddedToken(**{name: token[name] for name in names if name in token})
+
+
+def read_text(path):
+    """The text of a file; a `ValueError` names one that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
