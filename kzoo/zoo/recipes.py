@@ -31,15 +31,23 @@ contradict one another are refused with the file and the key. `kzoo.zoo.training
 import dataclasses
 import math
 import tomllib
-import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import tomli_w
 
 from kzoo.config import DROPOUT_RATES, SIZES, ModelConfig
 from kzoo.files import write_text
 from kzoo.zoo.registry import RECIPE, SHIPPED
+from kzoo.zoo.tables import (
+    RecipeError,
+    at_least_one,
+    check,
+    from_table,
+    positive,
+    refuse,
+    to_table,
+)
 
 Format = Literal["parallel", "columns", "tagged", "text", "running"]
 TokenizerKind = Literal["unigram", "bpe", "sentencepiece-bpe", "wordpiece", "character"]
@@ -75,30 +83,6 @@ _PIECES = ("across_words", "max_piece_length")  # keys of these alone
 _WHOLE = ("size", "config", "preset")
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be followed; the message names the key."""
-
-
-def _refuse(key, expected, received):
-    raise RecipeError(f"{key}: expected {expected}. Received: {received}.")
-
-
-def _check(table, key, names, expected, fits):
-    """Refuses numbers of a table; NaN fits nowhere, and `None` is left out."""
-    for name in names.split():
-        value = getattr(table, name)
-        if value is not None and not fits(value):
-            _refuse(f"{key} {name}", expected, value)
-
-
-def _at_least_one(value):
-    return value >= 1
-
-
-def _positive(value):
-    return 0 < value < math.inf
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
     """Where examples are; in TOML a string, a list of strings, or a table.
@@ -111,6 +95,18 @@ class Source:
 
     files: tuple[str, ...]
     split: str = "train"
+
+    @staticmethod
+    def from_plain(value):
+        """See `kzoo.zoo.tables`."""
+        if isinstance(value, dict):
+            return value
+        return {"files": [value] if isinstance(value, str) else value}
+
+    def to_plain(self):
+        """Files alone, where the split is the default."""
+        files = self.files[0] if len(self.files) == 1 else list(self.files)
+        return files if self.split == "train" else dict(files=files, split=self.split)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,13 +132,13 @@ class HoldOut:
 
     def __post_init__(self):
         if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
-            _refuse(
+            refuse(
                 "[data.hold_out] validation, test",
                 "shares that sum to less than 1",
                 f"{self.validation} and {self.test}",
             )
-        _check(self, "[data.hold_out]", "at_most", "1 or more", _at_least_one)
-        _check(self, "[data.hold_out]", "side", "0 or more", lambda x: x >= 0)
+        check(self, "[data.hold_out]", "at_most", "1 or more", at_least_one)
+        check(self, "[data.hold_out]", "side", "0 or more", lambda x: x >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,14 +182,14 @@ class Data:
     research_only: bool = False
 
     def __post_init__(self):
-        _check(self, "[data]", "last_words", "1 or more", _at_least_one)
+        check(self, "[data]", "last_words", "1 or more", at_least_one)
         held_out = self.hold_out or HoldOut()
         if held_out.validation and self.validation:
-            _refuse("[data] validation, hold_out.validation", "one of the two", "both")
+            refuse("[data] validation, hold_out.validation", "one of the two", "both")
         if held_out.test and "test" in self.test:
-            _refuse("[data] test.test, hold_out.test", "one of the two", "both")
+            refuse("[data] test.test, hold_out.test", "one of the two", "both")
         if self.format == "running" and self.hold_out and held_out.by != "end":
-            _refuse("[data.hold_out] by", '"end" with running text', repr(held_out.by))
+            refuse("[data.hold_out] by", '"end" with running text', repr(held_out.by))
         number = 2 if self.format == "parallel" else 1
         for key, source in (
             ("train", self.train),
@@ -201,13 +197,13 @@ class Data:
             *((f"test.{name}", source) for name, source in self.test.items()),
         ):
             if source is not None and len(source.files) != number:
-                _refuse(
+                refuse(
                     f"[data] {key}",
                     f"{number} file{'s' * (number > 1)} of format {self.format!r}",
                     list(source.files),
                 )
         if self.columns and self.format in ("parallel", "running"):
-            _refuse("[data] columns", f"none with format {self.format!r}", self.columns)
+            refuse("[data] columns", f"none with format {self.format!r}", self.columns)
 
     @property
     def tests(self):
@@ -250,21 +246,21 @@ class Tokenizer:
         given = [key for key, value in learned.items() if value is not None]
         pieces = [key for key in _PIECES if getattr(self, key)]
         if self.folder is not None and (given or self.lowercase or pieces):
-            _refuse("[tokenizer] folder", "no other key beside it", given + pieces)
+            refuse("[tokenizer] folder", "no other key beside it", given + pieces)
         if pieces and self.kind not in _SAMPLED:
             expected = f"a kind of {_SAMPLED}"
-            _refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
-        _check(self, "[tokenizer]", "max_piece_length", "1 or more", _at_least_one)
+            refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
+        check(self, "[tokenizer]", "max_piece_length", "1 or more", at_least_one)
         if len(given) == 1:
-            _refuse("[tokenizer]", "kind and vocabulary_size together", given)
+            refuse("[tokenizer]", "kind and vocabulary_size together", given)
         if self.splits < 1 or (self.splits > 1) != (self.alpha is not None):
-            _refuse(
+            refuse(
                 "[tokenizer] splits, alpha",
                 "splits above 1 together with alpha, or neither",
                 f"splits={self.splits}, alpha={self.alpha}",
             )
         if self.splits > 1 and self.kind is not None and self.kind not in _SAMPLED:
-            _refuse("[tokenizer] splits", f"a kind of {_SAMPLED}", repr(self.kind))
+            refuse("[tokenizer] splits", f"a kind of {_SAMPLED}", repr(self.kind))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -286,16 +282,29 @@ class Model:
     preset: str | None = None
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @staticmethod
+    def from_plain(values):
+        """See `kzoo.zoo.tables`."""
+        if not isinstance(values, dict):
+            return values
+        own = {key: values[key] for key in _WHOLE if key in values}
+        return {**own, "fields": {k: v for k, v in values.items() if k not in own}}
+
+    def to_plain(self):
+        """The fields beside what they change."""
+        own = {key: getattr(self, key) for key in _WHOLE}
+        return {k: v for k, v in own.items() if v is not None} | self.fields
+
     def __post_init__(self):
         own = dict(size=self.size, config=self.config, preset=self.preset)
         given = [name for name, value in own.items() if value is not None]
         if len(given) != 1:
-            _refuse("[model] size, config, preset", "one of the three", given or "none")
+            refuse("[model] size, config, preset", "one of the three", given or "none")
         if self.preset is not None and set(self.fields) - set(DROPOUT_RATES):
             expected = f"no field but {', '.join(DROPOUT_RATES)} beside it"
-            _refuse("[model] preset", expected, sorted(self.fields))
+            refuse("[model] preset", expected, sorted(self.fields))
         if self.size is not None and self.size not in SIZES:
-            _refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
+            refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
 
     def model_config(self, architecture, vocabulary_size):
         """The `ModelConfig`, with as many tokens where a size is named.
@@ -327,11 +336,11 @@ class Optimizer:
     def __post_init__(self):
         for names, expected, fits in (
             ("beta_1 beta_2", "a rate in [0, 1)", lambda x: 0 <= x < 1),
-            ("epsilon global_clipnorm", "a positive number", _positive),
+            ("epsilon global_clipnorm", "a positive number", positive),
             ("weight_decay", "0 or more", lambda x: 0 <= x < math.inf),
             ("layer_decay", "a factor in (0, 1]", lambda x: 0 < x <= 1),
         ):
-            _check(self, "[training.optimizer]", names, expected, fits)
+            check(self, "[training.optimizer]", names, expected, fits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -358,26 +367,26 @@ class Schedule:
 
     def __post_init__(self):
         for names, expected, fits in (
-            ("peak", "a positive rate", _positive),
-            ("cycles", "1 or more", _at_least_one),
+            ("peak", "a positive rate", positive),
+            ("cycles", "1 or more", at_least_one),
             ("warmup_steps warmup_epochs", "0 or more", lambda x: x >= 0),
             ("final", "a share in [0, 1]", lambda x: 0 <= x <= 1),
         ):
-            _check(self, "[training.schedule]", names, expected, fits)
+            check(self, "[training.schedule]", names, expected, fits)
         both = [self.warmup_steps, self.warmup_epochs]
         if None not in both:
-            _refuse("[training.schedule] warmup_steps, warmup_epochs", "one", both)
+            refuse("[training.schedule] warmup_steps, warmup_epochs", "one", both)
         warms = bool(self.warmup_steps or self.warmup_epochs)
         if self.kind == "inverse_square_root" and not warms:
-            _refuse(
+            refuse(
                 "[training.schedule] warmup_steps",
                 "a warm-up with kind 'inverse_square_root'",
                 "none",
             )
         if self.kind == "constant" and warms:
-            _refuse("[training.schedule] kind", "no warm-up with 'constant'", both)
+            refuse("[training.schedule] kind", "no warm-up with 'constant'", both)
         if (self.final or self.cycles > 1) and self.kind != "cosine":
-            _refuse(
+            refuse(
                 "[training.schedule] final, cycles", "kind 'cosine'", repr(self.kind)
             )
 
@@ -399,7 +408,7 @@ class Teacher:
             ("mixed", "0 or more", lambda x: x >= 0),
             ("trust", "a share in [0, 1]", lambda x: 0 <= x <= 1),
         ):
-            _check(self, "[training.teacher]", name, expected, fits)
+            check(self, "[training.teacher]", name, expected, fits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -453,25 +462,25 @@ class Training:
 
     def __post_init__(self):
         counts = "epochs batch_size tokens_per_batch length steps average"
-        _check(self, "[training]", counts, "1 or more", _at_least_one)
+        check(self, "[training]", counts, "1 or more", at_least_one)
         sizes = [self.batch_size, self.tokens_per_batch]
         if sizes.count(None) != 1:
-            _refuse("[training] batch_size, tokens_per_batch", "one of the two", sizes)
+            refuse("[training] batch_size, tokens_per_batch", "one of the two", sizes)
         if self.epochs % self.schedule.cycles:
-            _refuse(
+            refuse(
                 "[training] epochs",
                 f"a multiple of the schedule's {self.schedule.cycles} cycles",
                 self.epochs,
             )
         if self.average > 1 and self.best:
-            _refuse("[training] average, best", "one of the two", "both")
+            refuse("[training] average, best", "one of the two", "both")
         for names, expected, fits in (
             ("label_smoothing word_dropout", "a rate in [0, 1)", lambda x: 0 <= x < 1),
             ("consistency", "0 or more", lambda x: 0 <= x < math.inf),
         ):
-            _check(self, "[training]", names, expected, fits)
+            check(self, "[training]", names, expected, fits)
         if self.score_range is not None and len(self.score_range) != 2:
-            _refuse("[training] score_range", "two numbers", list(self.score_range))
+            refuse("[training] score_range", "two numbers", list(self.score_range))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -494,9 +503,9 @@ class Evaluation:
 
     def __post_init__(self):
         if self.main is not None and len(self.main) != 2:
-            _refuse("[evaluation] main", "a test set and a measure", list(self.main))
+            refuse("[evaluation] main", "a test set and a measure", list(self.main))
         if self.main and self.measures and self.main[1] not in self.measures:
-            _refuse(
+            refuse(
                 "[evaluation] main", f"a measure of {self.measures}", repr(self.main[1])
             )
         if self.interval is not None and (
@@ -504,7 +513,7 @@ class Evaluation:
             or len(self.interval) != 2
             or self.interval[0] > self.interval[1]
         ):
-            _refuse(
+            refuse(
                 "[evaluation] interval",
                 "the lower and the upper end, of the main measure",
                 list(self.interval),
@@ -583,9 +592,9 @@ class Recipe:
 
     def __post_init__(self):
         if self.task not in FORMATS:
-            _refuse("task", f"one of {', '.join(FORMATS)}", repr(self.task))
+            refuse("task", f"one of {', '.join(FORMATS)}", repr(self.task))
         if self.data.format not in FORMATS[self.task]:
-            _refuse(
+            refuse(
                 "[data] format",
                 f"{' or '.join(FORMATS[self.task])} for task {self.task!r}",
                 repr(self.data.format),
@@ -594,19 +603,17 @@ class Recipe:
         if self.data.format == "columns":
             columns = columns or (0, 1)
         if columns and len(columns) not in numbers:
-            _refuse(
+            refuse(
                 "[data] columns",
                 f"{' or '.join(map(str, numbers))} for task {self.task!r}, the texts "
                 "first",
                 list(columns),
             )
         if not 0 <= self.seed < 2**32:
-            _refuse("seed", "a number in [0, 2**32)", self.seed)
+            refuse("seed", "a number in [0, 2**32)", self.seed)
         training, running = self.training, self.data.format == "running"
         if (training.length is not None) != running:
-            _refuse(
-                "[training] length", "running text, which needs it", training.length
-            )
+            refuse("[training] length", "running text, which needs it", training.length)
         reads = self.task not in ("causal_lm", "masked_lm")
         for key, value, fits, expected in (
             ("steps", training.steps, running, "running text"),
@@ -633,25 +640,25 @@ class Recipe:
             ),
         ):
             if value and not fits:
-                _refuse(f"[training] {key}", f"{expected}, to be given", value)
+                refuse(f"[training] {key}", f"{expected}, to be given", value)
         if self.data.format in ("running", "tagged"):
             for key in ("replace", "last_words"):
                 if getattr(self.data, key):
-                    _refuse(f"[data] {key}", "a format of texts", self.data.format)
+                    refuse(f"[data] {key}", "a format of texts", self.data.format)
         needs = training.score_validation or (training.best or "").startswith("val_")
         if needs and "validation" not in self.data.tests:
-            _refuse("[data] validation", "some, to choose by", "none")
+            refuse("[data] validation", "some, to choose by", "none")
         main = self.evaluation.main
         if main and main[0] not in self.data.tests:
-            _refuse(
+            refuse(
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
             )
         tokenizer = self.tokenizer
         if training.teacher and tokenizer.splits > 1:
-            _refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
+            refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
         own = [k for k in ("kind", "folder") if getattr(tokenizer, k) is not None]
         if (self.model.preset is None) != bool(own):
-            _refuse(
+            refuse(
                 "[tokenizer] kind, folder",
                 "one of them, or a [model] preset, which has its own",
                 "both" if own else "neither",
@@ -662,7 +669,7 @@ class Recipe:
         stack = config.decoder or config.encoder
         limit = stack.max_sequence_length
         if stack.positions == "learned" and (training.length or 0) > limit:
-            _refuse(
+            refuse(
                 "[training] length",
                 f"no more than the learned positions, max_sequence_length={limit}",
                 training.length,
@@ -686,7 +693,7 @@ class Recipe:
         """
         config = self.model.model_config(self.architecture, vocabulary_size)
         if config.architecture != self.architecture:
-            _refuse(
+            refuse(
                 "[model] config",
                 f"architecture {self.architecture} for task {self.task!r}",
                 config.architecture,
@@ -700,7 +707,7 @@ class Recipe:
         Raises:
             RecipeError: an unknown key, a wrong type or a contradiction, with the key.
         """
-        return _table(cls, values, "")
+        return from_table(cls, values, "")
 
     @classmethod
     def load(cls, path):
@@ -720,7 +727,7 @@ class Recipe:
 
     def to_dict(self):
         """Nested dicts of what is not a default; `from_dict` gives an equal recipe."""
-        return _plain(self)
+        return to_table(self)
 
     def save(self, path):
         """Writes the recipe as TOML, beside and then there."""
@@ -731,108 +738,3 @@ def shipped():
     """Name to path of the recipes that kzoo brings along, sorted by name."""
     paths = sorted(SHIPPED.glob(f"*/{RECIPE}"))
     return {path.parent.name: path for path in paths}
-
-
-def _table(cls, values, where):
-    """A dataclass of a dict, checked; `where` is the dotted name of the table."""
-    if not isinstance(values, dict):
-        _refuse(f"[{where}]", "a table", repr(values))
-    hints = get_type_hints(cls)
-    if cls is Model:
-        own = {key: values[key] for key in _WHOLE if key in values}
-        values = {**own, "fields": {k: v for k, v in values.items() if k not in own}}
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        _refuse(_place(where, unknown[0]), f"one of {', '.join(hints)}", "no such key")
-    needed = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.default is field.default_factory is dataclasses.MISSING
-        and field.name not in values
-    ]
-    if needed:
-        _refuse(_place(where, needed[0]), "a value", "none")
-    return cls(
-        **{
-            name: _checked(hints[name], value, _place(where, name))
-            for name, value in values.items()
-        }
-    )
-
-
-def _place(where, key):
-    return f"[{where}] {key}" if where else key
-
-
-def _checked(hint, value, where):
-    """The value as its annotation has it.
-
-    Raises:
-        RecipeError: it is of another type.
-    """
-    kinds, arguments = get_origin(hint), get_args(hint)
-    if kinds in (Union, types.UnionType):
-        options = [each for each in arguments if each is not type(None)]
-        if len(options) == 1:
-            return _checked(options[0], value, where)
-        if type(value) in options:
-            return value
-        names = " or ".join(each.__name__ for each in options)
-        return _refuse(where, names, repr(value))
-    if hint is Any:
-        return value
-    if kinds is Literal:
-        return value if value in arguments else _refuse(where, arguments, repr(value))
-    if kinds is tuple:
-        if not isinstance(value, (list, tuple)):
-            _refuse(where, "a list", repr(value))
-        return tuple(_checked(arguments[0], each, where) for each in value)
-    if hint is Source and not isinstance(value, dict):
-        value = {"files": [value] if isinstance(value, str) else value}
-    if dataclasses.is_dataclass(hint):
-        return _table(hint, value, where.replace("[", "").replace("] ", "."))
-    if kinds is dict:
-        if not isinstance(value, dict):
-            _refuse(where, "a table", repr(value))
-        dotted = where.replace("[", "").replace("] ", ".")
-        return {
-            key: _checked(arguments[1], each, f"[{dotted}] {key}")
-            for key, each in value.items()
-        }
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        _refuse(where, hint.__name__, repr(value))
-    return value
-
-
-def _plain(value):
-    """What TOML can hold of a dataclass, without what is a default."""
-    if isinstance(value, Source):
-        files = value.files[0] if len(value.files) == 1 else list(value.files)
-        return files if value.split == "train" else dict(files=files, split=value.split)
-    if isinstance(value, Model):
-        own = {key: getattr(value, key) for key in _WHOLE}
-        found = {key: each for key, each in own.items() if each is not None}
-        return _without_none({**found, **value.fields})
-    if dataclasses.is_dataclass(value):
-        found = {}
-        for field in dataclasses.fields(value):
-            each, default = getattr(value, field.name), field.default
-            if field.default_factory is not dataclasses.MISSING:
-                default = field.default_factory()
-            if each != default or default is dataclasses.MISSING:
-                found[field.name] = _plain(each)
-        return found
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
-
-
-def _without_none(value):
-    """TOML has no null; fields of a config that are `None` are so by default."""
-    if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return list(value) if isinstance(value, tuple) else value
