@@ -8,7 +8,7 @@ import importlib
 _EXPORTS = {
     "from_preset": "kzoo.zoo.pretrained",
     "list_presets": "kzoo.zoo.registry",
-    "save_hf": "kzoo.zoo.pretrained",
+    "save_hf": "kzoo.zoo.hf_saving",
     "save_preset": "kzoo.zoo.saving",
 }
 
