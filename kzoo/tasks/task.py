@@ -27,6 +27,7 @@ from kzoo.training import (
 )
 from kzoo.training.loss_tracker import WeightedLoss
 from kzoo.training.metrics import TokenMean
+from kzoo.training.optimizers import LossScaleOptimizer
 
 # Of a stack, what may differ between tasks that share weights.
 _KEPT = 32  # compiled functions of a model; those used last
@@ -354,6 +355,11 @@ class Task(FineTunes, Model):
             kwargs["jit_compile"] = bool(tf.config.list_physical_devices("GPU"))
         if optimizer == "auto":
             optimizer = self.default_optimizer()
+        optimizer = keras.optimizers.get(optimizer)
+        scales = kwargs.get("auto_scale_loss", True) and optimizer is not None
+        if scales and self.dtype_policy.name == "mixed_float16":
+            if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
         if loss == "auto":
             loss = self.default_loss(label_smoothing)
         if metrics == "auto":

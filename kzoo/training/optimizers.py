@@ -1,4 +1,7 @@
-"""Adam: in one pass over memory where TensorFlow trains, slower in lower layers."""
+"""Adam: in one pass over memory where TensorFlow trains, slower in lower layers.
+
+And Keras's scaling of a loss in float16, which finds all gradients that overflow.
+"""
 
 import re
 
@@ -117,6 +120,23 @@ class Adam(keras.optimizers.Adam):
             lambda: grads,
             lambda: [gradient * tf.cast(scale, gradient.dtype) for gradient in grads],
         )
+
+
+@keras.saving.register_keras_serializable(package="kzoo")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Keras's, which `compile` puts around an optimizer in mixed_float16.
+
+    On TensorFlow Keras's looks at the last gradient alone of a token that stands in a
+    batch more than once, and takes a step to NaN where an earlier one overflowed.
+    """
+
+    def check_finite(self, grads):
+        """Whether all numbers of the gradients are finite: a bool scalar."""
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        return super().check_finite(grads)
 
 
 def layer_scales(paths, decay):

@@ -7,6 +7,7 @@ import pytest
 
 import kzoo
 from kzoo.training import ResumableCheckpoint
+from kzoo.training.optimizers import LossScaleOptimizer
 from tests.harness import KillBefore, Killed, difference, to_numpy
 from tests.reference import Reference
 from tests.words import (
@@ -237,6 +238,8 @@ def test_mixed_precision_trains(dtype):
     assert np.isfinite(history["loss"]).all()
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     assert {w.dtype for w in model.weights} == {"float32"}
+    scales = isinstance(model.optimizer, LossScaleOptimizer)
+    assert scales == (dtype == "mixed_float16")
 
 
 # Resume.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kzoo.training import Adam
+from kzoo.training.optimizers import LossScaleOptimizer
 
 
 def definition(weights, gradients, rate, beta_1, beta_2, epsilon):
@@ -98,6 +99,26 @@ def test_a_token_twice_in_a_batch_has_one_gradient():
         np.zeros((4, 1)), [dense, -0.5 * dense, 2 * dense], 0.1, 0.9, 0.999, 1e-3
     )
     np.testing.assert_allclose(variable.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_overflow_in_one_gradient_of_a_token_is_no_step(bad):
+    import tensorflow as tf
+
+    def apply(*values):
+        values = np.array(values, "float32")[:, None]
+        indices, shape = tf.constant([1, 1]), tf.constant([3, 1])
+        optimizer.apply([tf.IndexedSlices(values, indices, shape)], [variable])
+
+    variable = keras.Variable(np.ones((3, 1), "float32"))
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
+    apply(bad, 1.0)
+    apply(1.0, bad)
+    np.testing.assert_array_equal(variable, np.ones((3, 1)))
+    assert float(optimizer.dynamic_scale) == 2.0  # halved twice
+    apply(6.0, 10.0)
+    np.testing.assert_array_equal(variable, [[1.0], [1.0 - 16.0 / 2.0], [1.0]])
 
 
 def test_config_round_trip():
