@@ -29,8 +29,6 @@ class _Config:
     """Dictionary round trip and type checks shared by both configs."""
 
     def __post_init__(self):
-        missing = [f.name for f in dataclasses.fields(self) if self._is_none(f)]
-        object.__setattr__(self, "_left_out", missing)  # some follow from others
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             _check_type(
@@ -64,12 +62,17 @@ class _Config:
     def replace(self, **changes):
         """A copy with some fields changed, validated again.
 
-        What was left out, and followed from other fields, follows from the new ones.
+        What follows from other fields, left out or not, follows from the new ones.
         """
-        return dataclasses.replace(self, **dict.fromkeys(self._left_out) | changes)
+        following = dict.fromkeys(filter(self._follows, vars(self)))
+        return dataclasses.replace(self, **following | changes)
 
-    def _is_none(self, field):
-        return getattr(self, field.name) is None
+    def _follows(self, name):
+        """Whether a field is what it would be if it were left out."""
+        try:
+            return dataclasses.replace(self, **{name: None}) == self
+        except (TypeError, ValueError):
+            return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

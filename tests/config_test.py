@@ -380,9 +380,12 @@ def test_what_follows_from_other_fields_follows_from_the_new_ones():
     assert more.replace(num_heads=4).num_key_value_heads == 4
     assert config.replace(hidden_dim=128) == stack(hidden_dim=128, num_heads=8)
     assert not config.replace(norm_position="post").final_norm
-    given = stack(hidden_dim=64, num_heads=8, head_dim=8, num_key_value_heads=2)
+    given = stack(hidden_dim=64, num_heads=8, head_dim=32, num_key_value_heads=2)
     kept = given.replace(num_heads=4)
-    assert (kept.head_dim, kept.num_key_value_heads) == (8, 2)
+    assert (kept.head_dim, kept.num_key_value_heads) == (32, 2)
+    read = StackConfig.from_dict(config.to_dict())  # where nothing is left out
+    for changes in (dict(num_heads=16), dict(hidden_dim=128), dict(head_dim=16)):
+        assert read.replace(**changes) == config.replace(**changes)
     yarn = RopeScaling(kind="yarn", factor=4.0, original_length=64)
     assert yarn.replace(factor=32.0).attention_factor == pytest.approx(
         0.1 * math.log(32) + 1

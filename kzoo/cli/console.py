@@ -89,6 +89,8 @@ def _exit_code(error):
     """The status for a mistake of the user's, or `None` for a bug."""
     if isinstance(error, Failure):
         return error.code
+    if _is_out_of_memory(error):
+        return FAILED
     if isinstance(error, (OSError, ImportError)):
         return BAD_INPUT
     if isinstance(error, (ValueError, TypeError)):
@@ -101,7 +103,20 @@ def _exit_code(error):
     return None
 
 
+def _is_out_of_memory(error):
+    """Whether Python or a backend had not enough memory."""
+    names = {each.__name__ for each in type(error).__mro__}
+    if names & {"MemoryError", "ResourceExhaustedError", "OutOfMemoryError"}:
+        return True
+    return "RESOURCE_EXHAUSTED" in str(error)[:200]  # JAX's
+
+
 def _message(error):
+    if _is_out_of_memory(error):
+        return (
+            "There is not enough memory. Give shorter texts, fewer beams, or a smaller "
+            f"batch. ({' '.join(str(error).split())[:160]})"
+        )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":

@@ -100,7 +100,7 @@ def export(
         bool,
         typer.Option(
             "--text",
-            help="Text in and out: the tokenizer is in the graph. Needs kzoo[text].",
+            help="Text in and out: the tokenizer is in the graph. Needs kzoo\\[text].",
         ),
     ] = False,
     low_memory: Annotated[
@@ -117,9 +117,9 @@ def export(
     report: reports.Report = None,
 ):
     """Runs the command."""
-    if out_path.exists() and not overwrite:
+    if (out_path.exists() or out_path.is_symlink()) and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
-    reports.check_path(report)
+    reports.check_path(report, out_path)
     onnx = format != "tf_saved_model"
     if (
         not onnx

@@ -12,10 +12,19 @@ Report = Annotated[
 ]
 
 
-def check_path(path):
-    """Refuses a report that cannot be written, before anything is computed."""
+def check_path(path, artifact):
+    """Refuses a report that cannot be written, before anything is computed.
+
+    Args:
+        path: of the report, or `None`.
+        artifact: the path of the files that it is about, which it must not replace.
+    """
     if path is None:
         return
+    report, artifact = path.resolve(), artifact.resolve()
+    weights = artifact.with_suffix(".weights.bin")
+    if report in (artifact, weights, *artifact.rglob("*")):
+        raise Failure(f"--report {path} is the artifact's own. Give another file.")
     if path.is_dir():
         raise Failure(f"--report {path} is a folder. Give the name of a file in it.")
     if not path.parent.is_dir():

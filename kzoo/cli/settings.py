@@ -97,6 +97,15 @@ def _check(options):
     ]
     if len(given) > 1:
         raise Failure(f"Give one of {' and '.join(given)}, not both.")
+    folder, sources = options["folder"], options["data"]
+    files = [name for name in sources if (folder / name).is_file()]
+    for name, default in (("validation_split", None), ("split", "train")):
+        if files and options[name] != default:
+            raise Failure(
+                f"--{name.replace('_', '-')} is of a folder or a TFDS data set. "
+                f"Received it for the file {files[0]}: give --validation a file, or "
+                "--validation-share."
+            )
     if options["running"] and options["task"] != "language-model":
         raise Failure("--running is for --task language-model. Received: translation.")
     if options["learning_rate"] is not None and not options["learning_rate"] > 0:
@@ -165,7 +174,7 @@ def _columns(columns):
             "--columns: expected numbers from 0 or names, such as 0,1 or en,de. "
             f"Received: {columns!r}."
         )
-    return [int(part) if part.isdigit() else part for part in parts]
+    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def _without_none(config):

@@ -1,5 +1,6 @@
 """Texts in, texts out: the commands `translate` and `generate`."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -194,6 +195,9 @@ def check_output(path, input_path):
             f"--output {path}: expected a file in a folder that exists. Received: "
             + ("a folder." if path.is_dir() else f"no folder {path.parent}.")
         )
+    into = path if path.exists() and not path.is_file() else path.resolve().parent
+    if not os.access(into, os.W_OK):
+        raise Failure(f"--output {path}: {into} cannot be written to.")
     if input_path is not None and path.resolve() == input_path.resolve():
         raise Failure(f"--output {path} is the input. Give another file.")
 

@@ -360,7 +360,7 @@ def check_defaults(function, path, head):
             if np.array_equal(got, right):
                 continue
         if right is not got:
-            got, right = (x if x is None else x.tolist() for x in (got, right))
+            got, right = (np.asarray(x).tolist() for x in (got, right))
             raise ExportError(
                 f"{path}: the input {name} should be {right} where it is left out, as "
                 f"the task has it. Received: {got}. {ANOTHER}"

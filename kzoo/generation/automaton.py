@@ -1,10 +1,18 @@
 """Constrained decoding: a regular expression, stop strings, as a table over tokens."""
 
+import importlib.util
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 
 # The largest table, in entries: 256 MiB of int32, made in seconds.
 _LARGEST = 2**26
 _DEAD = -1
+_RUNNER = Path(__file__).with_name("regex_runner.py")
+_PATIENCE = 30  # seconds; what fits a table takes less
 
 
 class TokenAutomaton:
@@ -155,13 +163,11 @@ def _anything():
 
 def _regex(pattern):
     """A regular expression as an automaton of bytes: moves (Q, 256), accepting (Q,)."""
-    try:
-        from outlines_core import Index, Vocabulary
-    except ImportError as error:
+    if importlib.util.find_spec("outlines_core") is None:
         raise ImportError(
             "Regular expressions become automata by outlines-core. Install it with "
             'pip install "kzoo[constrain]".'
-        ) from error
+        )
     if not isinstance(pattern, str):
         raise ValueError(
             f"constraint must be a regular expression. Received: {pattern!r}."
@@ -170,17 +176,7 @@ def _regex(pattern):
         raise ValueError(
             f"The whole text must match: leave out ^ and $. Received: {pattern!r}."
         )
-    every_byte = Vocabulary(256, {bytes([value]): [value] for value in range(256)})
-    try:
-        index = Index(pattern, every_byte)
-    except ValueError as error:
-        raise ValueError(
-            f"{pattern!r} is no regular expression that can be followed: {error}. "
-            "Syntax: https://docs.rs/regex/#syntax, without look-around, word "
-            "boundaries, ^ and $: the whole text must match."
-        ) from error
-    found = index.get_transitions()
-    start, finals = index.get_initial_state(), index.get_final_states()
+    found, start, finals = _built(pattern)
     numbers = {state: i for i, state in enumerate([start, *(found.keys() - {start})])}
     for state in finals:
         numbers.setdefault(state, len(numbers))
@@ -193,6 +189,33 @@ def _regex(pattern):
     accepting = np.zeros(len(numbers), bool)
     accepting[[numbers[state] for state in finals]] = True
     return moves, accepting
+
+
+def _built(pattern):
+    """Transitions, first state and final states, of a process that may be ended."""
+    try:
+        run = subprocess.run(
+            [sys.executable, "-P", str(_RUNNER)],
+            input=pattern.encode("utf-8", "surrogatepass"),
+            capture_output=True,
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        run = None
+    if run is None or run.returncode:
+        raise ValueError(
+            f"The automaton of {pattern!r} is too large: it was not built within "
+            f"{_PATIENCE} seconds and 4 GiB. A repetition, such as (a|b){{25}}, behind "
+            "another that matches the same text may double it each time."
+        )
+    wrong, found = pickle.loads(run.stdout)
+    if wrong is not None:
+        raise ValueError(
+            f"{pattern!r} is no regular expression that can be followed: {wrong}. "
+            "Syntax: https://docs.rs/regex/#syntax, without look-around, word "
+            "boundaries, ^ and $: the whole text must match."
+        )
+    return found
 
 
 def _with_stops(moves, accepting, stops, size):

@@ -228,10 +228,8 @@ class SearchOptions:
         """The options with more ids that end a result; see `stop_tokens`."""
         if not len(ids):
             return self
-        stops = self.stop_tokens
-        single = isinstance(stops, (str, numbers.Integral))
-        stops = [stops] if single else _listed("stop_tokens", "ids", stops)
-        return dataclasses.replace(self, stop_tokens=(*dict.fromkeys([*stops, *ids]),))
+        stops = [*_stops(self.stop_tokens), *ids]
+        return dataclasses.replace(self, stop_tokens=(*dict.fromkeys(stops),))
 
     def behind(self, prefix, tokenizer):
         """The options with more ids in front of what is forced; see `forced_prefix`."""
@@ -283,10 +281,9 @@ class SearchOptions:
         least = given.get("min_new_tokens")
         if _is_int(least) and (kept.get("max_new_tokens") or math.inf) <= least:
             del kept["max_new_tokens"]
-        if defaults.get("stop_tokens") and given.get("stop_tokens"):
-            stops = given["stop_tokens"]
-            stops = [stops] if isinstance(stops, (str, int)) else stops
-            kept["stop_tokens"] = [*defaults["stop_tokens"], *stops]
+        if "stop_tokens" in defaults and given.get("stop_tokens") is not None:
+            both = defaults["stop_tokens"], given["stop_tokens"]
+            kept["stop_tokens"] = [each for stops in both for each in _stops(stops)]
             given = {n: value for n, value in given.items() if n != "stop_tokens"}
         return cls(**{**kept, **given})
 
@@ -372,11 +369,8 @@ class SearchOptions:
         return np.array([row + [-1] * (length - len(row)) for row in rows], "int32")
 
     def _check_length(self, length):
-        if self.max_new_tokens is not None and length > self.max_new_tokens:
-            raise ValueError(
-                f"max_new_tokens={self.max_new_tokens} is less than the {length} "
-                "tokens that are forced."
-            )
+        if self.max_new_tokens is not None:
+            check_forced(length, self.max_new_tokens)
 
     @staticmethod
     def _check_forced(forced, banned, ends):
@@ -508,6 +502,20 @@ class _Ids:
                 f"Received: {text!r}."
             )
         return self.tokenizer.encode_targets([text])[0]
+
+
+def check_forced(length, limit):
+    """Raises `ValueError` where more tokens are forced than a result may have."""
+    if length > limit:
+        raise ValueError(
+            f"max_new_tokens={limit} is less than the {length} tokens that are forced."
+        )
+
+
+def _stops(stops):
+    """`stop_tokens` as a list: one may be given alone."""
+    single = isinstance(stops, (str, numbers.Integral))
+    return [stops] if single else _listed("stop_tokens", "ids", stops)
 
 
 def _listed(name, kind, values):

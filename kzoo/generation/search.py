@@ -409,7 +409,7 @@ class Search:
     def greedy(self, state, logits):
         """Greedy search's next state, or sampling's."""
         done, made = state["done"], state["made"]
-        ids, ends, automaton = self.next_tokens(logits, state)
+        ids, ends, automaton, lost = self.next_tokens(logits, state)
         kept = {name: state[name] for name in ("seen",) if name in state}
         if self.automaton is not None:
             kept["automaton"] = automaton
@@ -418,6 +418,8 @@ class Search:
             gain = ops.take_along_axis(ops.log_softmax(logits), ids, axis=1)
         else:
             gain = self.unscored(logits, ids)
+        if self.chain.processors:
+            gain = ops.where(lost, math.inf, gain)  # as in `beam`: it is seen
         scores = state["scores"] + ops.where(done, 0.0, gain)
         tokens = ops.where(done, self.pad, ids)
         running = ops.append(state["running"], tokens, made, axis=1)
@@ -450,7 +452,8 @@ class Search:
             state: see `Search`.
 
         Returns:
-            int (R,), bool (R,), and the automaton's states, int (R,), or nothing.
+            int (R,), bool (R,), the automaton's states, int (R,), or nothing; and
+            where processors of a user gave NaN, bool (R, 1), or nothing without them.
         """
         before = state.get("automaton", ())
 
@@ -466,14 +469,17 @@ class Search:
                 )
             allowed = ops.max(scores, axis=1) > BANNED / 2
             ids = ops.where(allowed, ids, self.end)
-            after = before
+            after, lost = before, ()
             if self.automaton is not None:
                 after = self.automaton.after(before, ids)
-            return ids, self.ending(ids, after), after
+            if self.chain.processors:
+                odd = ops.not_equal(scores, scores)
+                lost = ops.any(odd, axis=1, keepdims=True)
+            return ids, self.ending(ids, after), after, lost
 
         def best():
             ids = ops.argmax(logits)
-            return ids, ops.equal(ids, self.end), before
+            return ids, ops.equal(ids, self.end), before, ()
 
         return ops.cond(self.draws, processed, best)
 

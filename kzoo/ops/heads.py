@@ -82,7 +82,8 @@ def attention(
     """softmax(scale * query key^T + bias) value, by heads (Vaswani et al., 2017, 3.2).
 
     With K < N, each key and value head serves N / K query heads in turn. A query that
-    may attend to nothing gives zeros.
+    may attend to nothing gives zeros; but one alone with a cache, which sees itself
+    unless it is padding, whose output nothing reads, is not looked at.
 
     Args:
         query: float (B, T, N*H).

@@ -22,6 +22,7 @@ from kzoo.generation import (
     search,
     shape_bucket,
 )
+from kzoo.generation.options import check_forced
 from kzoo.generation.streaming import TextStream, before_end, before_stop
 from kzoo.tasks.task import Task, out_of_table
 from kzoo.tasks.text_data import is_text
@@ -164,6 +165,7 @@ class Generates(Task):
         prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
         options, limits = self._limited(options, given, prompts, together=stream)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
+        _check_forced(arrays, limits)
         if stream:
             if options.beams > 1 or return_scores or progress:
                 raise ValueError(
@@ -399,8 +401,8 @@ class Generates(Task):
             with self._compiling(jit_compile):
                 state = following(kept, state)
             tokens = keras.ops.convert_to_numpy(state["tokens"])[: len(prompts), 0]
-            if np.isnan(keras.ops.convert_to_numpy(state["scores"])).any():
-                self._check_numbers()
+            if not (keras.ops.convert_to_numpy(state["scores"]) < np.inf).all():
+                self._check_numbers(processed=bool(options.processors))
             now = keras.ops.convert_to_numpy(state["done"])[: len(prompts), 0]
             new = [
                 self._trimmed([] if over else [int(token)], ends)
@@ -604,3 +606,12 @@ def _limit(limit, arrays):
     least = arrays.get("min_new_tokens")
     own = {"max_new_tokens": limit}
     return own if least is None else {**own, "min_new_tokens": min(least, limit - 1)}
+
+
+def _check_forced(arrays, limits):
+    """Each prompt's result has room for what is forced: its limit may be its own."""
+    forced = arrays.get("forced_token_ids")
+    if forced is not None:
+        places = np.where(forced >= 0, np.arange(forced.shape[1]) + 1, 0)
+        for length, limit in np.broadcast(places.max(axis=1), limits):
+            check_forced(length, limit)

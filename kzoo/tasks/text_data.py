@@ -3,8 +3,10 @@
 import collections.abc
 import contextlib
 import itertools
+import json
 import types
 import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -96,9 +98,8 @@ class LearnsText(Task):
             callbacks = kwargs.get("callbacks") or []
             callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
             for callback in keras.tree.flatten(callbacks):
-                if isinstance(callback, ResumableCheckpoint):
-                    # It will go on from there: so must the order of the examples.
-                    initial_epoch = callback.saved_epoch() or initial_epoch
+                # It will go on from there: so must the order of the examples.
+                initial_epoch = _saved_epoch(callback) or initial_epoch
             x = self.pipeline(batches, start=initial_epoch * steps)
             y, batch_size, shuffle = None, None, False
             kwargs["steps_per_epoch"] = steps
@@ -581,6 +582,16 @@ class LearnsText(Task):
                 "with tokenizer=..., or give token ids."
             )
         return self.tokenizer
+
+
+def _saved_epoch(callback):
+    """The epoch that a callback will have `fit` begin with, or `None`."""
+    if isinstance(callback, ResumableCheckpoint):
+        return callback.saved_epoch()
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        said = Path(callback.backup_dir) / "training_metadata.json"
+        return json.loads(said.read_text())["epoch"] if said.is_file() else None
+    return None
 
 
 def is_text(x):

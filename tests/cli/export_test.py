@@ -102,6 +102,20 @@ def test_a_report_that_is_a_folder_is_refused_first(refused, translator, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_report_never_takes_the_place_of_what_it_is_about(
+    run, refused, writer, tmp_path
+):
+    path = tmp_path / "model.onnx"
+    taken = "is the artifact's own"
+    assert taken in refused("export", writer, "--out", path, "--report", path)
+    assert not path.exists()
+    assert run("export", writer, "--out", path).exit_code == 0
+    content, against = path.read_bytes(), ("verify", path, "--against", writer)
+    for report in (path, path.with_suffix(".weights.bin")):
+        assert taken in refused(*against, "--report", report)
+    assert path.read_bytes() == content
+
+
 def test_functions_are_chosen_by_name(run, refused, writer, tmp_path):
     path, wanted = tmp_path / "stream", ("--functions", "prefill")
     result = run("export", writer, "--out", path, *wanted, "--functions", "step")

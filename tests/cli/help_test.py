@@ -77,6 +77,25 @@ def test_a_bug_in_a_library_keeps_its_traceback():
         command()
 
 
+class ResourceExhaustedError(Exception):
+    """Named as TensorFlow's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("no"),
+        ResourceExhaustedError("OOM when allocating"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+    ],
+)
+def test_too_little_memory_is_one_line(capsys, error):
+    with pytest.raises(Exception) as caught:
+        _raises(error)()
+    assert caught.value.exit_code == 1
+    assert "There is not enough memory. Give shorter texts" in capsys.readouterr().err
+
+
 def test_a_mistake_that_kzoo_finds_is_one_line(capsys):
     @console.one_line_errors
     def command():

@@ -1,7 +1,9 @@
 """translate and generate: a line out for a line in."""
 
 import gzip
+import os
 import re
+import stat
 
 import pytest
 
@@ -37,6 +39,20 @@ def test_files_are_read_and_written(run, translator, tmp_path):
     expected = load_task(translator).generate(["abc", "cab"], max_new_tokens=6)
     assert target.read_text().splitlines() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(run, translator, tmp_path):
+    pipe, real, link = (tmp_path / name for name in ("pipe", "real", "link"))
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    link.symlink_to(real)
+    real.write_text("old")
+    for path in (pipe, link):
+        result = run("translate", translator, "a", "--output", path)
+        assert result.exit_code == 0, result.output
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
+    assert os.read(reader, 1000).decode() == real.read_text() != "old"
+    os.close(reader)
 
 
 def test_n_best_lines_have_the_text_s_number_score_and_result(run, translator):

@@ -176,6 +176,10 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "--columns: expected one, of texts. Received: 0,1" in line(
         pairs, *new, "--columns", "0,1", "--task", "language-model"
     )
+    for option in ("--split", "--validation-split"):
+        assert f"{option} is of a folder or a TFDS data set" in line(
+            pairs, *new, option, "test"
+        )
     assert "--validation and --validation-share" in line(
         pairs, *new, "--validation", pairs, "--validation-share", 0.1
     )

@@ -767,6 +767,11 @@ OUT_OF_RANGE = [
         dict(forced_token_ids=[[5, -1, 7]], banned_token_ids=[3, 7]),
         "forced_token_ids must be other ids than banned_token_ids",
     ),
+    (dict(forced_token_ids=[[2, 5]]), "forced_token_ids must be nothing behind an end"),
+    (
+        dict(forced_token_ids=[[5, -1, 6]], stop_token_ids=[5]),
+        "forced_token_ids must be nothing behind an end",
+    ),
     (dict(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens"),
     (dict(top_k=5), "top_k must be 0 without a temperature"),
     (dict(top_p=0.5), "top_p must be 1 without a temperature"),

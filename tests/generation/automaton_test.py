@@ -173,6 +173,12 @@ def test_a_table_is_checked():
         causal().generate(["a"], constraint=TokenAutomaton(np.zeros((1, 3), int)))
 
 
+def test_a_short_pattern_of_endless_work_is_ended(monkeypatch):
+    monkeypatch.setattr("kzoo.generation.automaton._PATIENCE", 1)
+    with pytest.raises(ValueError, match="too large: it was not built within 1 second"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), "(a|b)*a(a|b){25}")
+
+
 def test_a_table_that_would_be_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("kzoo.generation.automaton._LARGEST", 1000)
     with pytest.raises(ValueError, match=r"Simplify the pattern: \\d and \\w"):

@@ -1,5 +1,7 @@
 """Processors against plain Python, on tensors and in onnxruntime; greedy and beams."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from kzoo.exporters import ExportError, verify
 from kzoo.ops.onnx_graph import is_building
 from tests import reference
 from tests.chains import END, InOnnx, chain, reference_step, run
+from tests.harness import small_task
 from tests.words import TOKENIZER, causal, perturbed, seq2seq
 
 SIZE, LIMIT = 8, 7
@@ -457,6 +460,37 @@ def test_weights_that_are_not_numbers_are_named(model, options):
             list(model.generate(["ab", "c"], max_new_tokens=4, **options))
     finally:
         variable.assign(before)
+
+
+@pytest.mark.parametrize("options", [{}, dict(beams=2), dict(temperature=1.0)])
+@pytest.mark.parametrize("from_step", [0, 2])
+def test_a_processor_that_gives_nan_is_named(model, options, from_step):
+    def lost(scores, context):
+        return ops.where(context.made < from_step, scores, math.nan)
+
+    options = {**options, "max_new_tokens": 4, "min_new_tokens": 3}
+    with pytest.raises(ValueError, match="what processors made of them"):
+        model.generate(["ab", "c"], processors=[lost], **options)
+    if "beams" not in options:
+        with pytest.raises(ValueError, match="what processors made of them"):
+            list(model.generate(["ab"], processors=[lost], stream=True, **options))
+
+
+@pytest.mark.parametrize("stops", [0, [0], np.array([0]), np.int64(0), (0,)])
+def test_stop_tokens_of_a_model_are_kept_beside_those_given(stops):
+    made = kzoo.SearchOptions.over({"stop_tokens": [7]}, {"stop_tokens": stops})
+    assert list(made.stop_tokens) == [7, 0]
+    alone = kzoo.SearchOptions.over({"stop_tokens": 7}, {"stop_tokens": stops})
+    assert list(alone.stop_tokens) == [7, 0]
+
+
+def test_what_is_forced_fits_beside_each_prompt():
+    task = small_task(kzoo.CausalLM, positions="learned", max_sequence_length=16)
+    prompts, forced = [[5] * 3, [5] * 14], [9, 10, 11, 12, 13, 14]
+    with pytest.raises(ValueError, match="max_new_tokens=2 is less than the 6 tokens"):
+        task.generate(prompts, forced_prefix=forced)
+    (first, second) = task.generate(prompts, forced_prefix=[forced, forced[:2]])
+    assert first[:6] == forced and second == forced[:2]
 
 
 def test_a_mask_of_another_shape_is_named():

@@ -262,6 +262,24 @@ def test_resuming_on_strings_gives_the_same_weights_bit_by_bit(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+def test_keras_s_own_backup_has_the_order_of_its_epoch(tmp_path):
+    def fit(model, *callbacks):
+        model.fit(WORDS[:20], batch_size=6, epochs=3, callbacks=callbacks, verbose=0)
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "backup")
+
+    whole, first, second = (compiled(causal(), eager=True) for _ in range(3))
+    for other in (first, second):
+        other.set_weights(whole.get_weights())
+    fit(whole)
+    with pytest.raises(Killed):
+        fit(first, backup(), KillBefore(2))
+    fit(second, backup())
+    for got, want in zip(second.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 def test_a_fit_that_never_began_leaves_no_epoch_behind(tmp_path):
     class Refuse(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):

@@ -1,0 +1,42 @@
+"""Builds the automaton of a regular expression in a process that may be ended.
+
+A short pattern may have an automaton of any size, and what builds it asks for no limit.
+Reads the pattern from its input; writes a pickle of what is wrong with it, or `None`,
+and of transitions, first state and final states.
+"""
+
+import pickle
+import sys
+
+from outlines_core import Index, Vocabulary
+
+_MEMORY = 4 * 2**30  # bytes of address space; what fits a table takes less
+
+
+def main():
+    """Answers one pattern."""
+    try:
+        import resource
+    except ImportError:  # Windows: time alone is bounded
+        pass
+    else:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        least = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
+        resource.setrlimit(resource.RLIMIT_AS, (least, most))
+    pattern = sys.stdin.buffer.read().decode("utf-8", "surrogatepass")
+    every_byte = Vocabulary(256, {bytes([value]): [value] for value in range(256)})
+    wrong, found = None, ()
+    try:
+        index = Index(pattern, every_byte)
+        found = (
+            index.get_transitions(),
+            index.get_initial_state(),
+            index.get_final_states(),
+        )
+    except ValueError as error:
+        wrong = str(error)
+    pickle.dump((wrong, found), sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()
