@@ -40,6 +40,7 @@ TRAINING_FIELDS = {
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILE = "tokenizer_config.json"
+_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer.model")
 
 
 class Task(FineTunes, Model):
@@ -303,7 +304,8 @@ class Task(FineTunes, Model):
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
         else:
-            (folder / TOKENIZER_FILE).unlink(missing_ok=True)
+            for name in _TOKENIZER_FILES:
+                (folder / name).unlink(missing_ok=True)
         write_json(folder / CONFIG_FILE, described)
 
     def export(self, path, format="tf_saved_model", **options):
@@ -539,8 +541,7 @@ def load_task(folder):
     """
     folder = Path(folder)
     described, kind, config = read_folder(folder)
-    has_tokenizer = (folder / TOKENIZER_FILE).is_file()
-    tokenizer = load_tokenizer(folder) if has_tokenizer else None
+    tokenizer = read_tokenizer(folder)
     try:
         task = kind(config, tokenizer=tokenizer, **described["options"])
         task.set_fine_tuning(described["fine_tuning"])
@@ -551,6 +552,16 @@ def load_task(folder):
     if loaded:
         task.loaded = LoadReport(loaded["family"], (), (), loaded["said"])
     return task
+
+
+def read_tokenizer(folder):
+    """The tokenizer of such a folder, or `None` where it has none.
+
+    Raises:
+        FileNotFoundError: a file of it is missing.
+    """
+    found = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return load_tokenizer(folder) if found else None
 
 
 # What a folder's config may say of a task, and what has to be in it.

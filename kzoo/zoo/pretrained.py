@@ -25,16 +25,13 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.blank import blank_weights, fill
 from kzoo.tasks.task import (
     CONFIG_FILE,
-    TOKENIZER_FILE,
     WEIGHTS_FILE,
     load_task,
     read_folder,
+    read_tokenizer,
 )
 from kzoo.tasks.weights_file import check_shapes, read_into
-from kzoo.tokenizers import (
-    load_pretrained_tokenizer,
-    load_tokenizer,
-)
+from kzoo.tokenizers import load_pretrained_tokenizer
 from kzoo.tokenizers.hf_folder import (
     has_pretrained_tokenizer,
     read_json,
@@ -287,8 +284,8 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
     kind = kind if same else getattr(tasks, name)
     own = described["options"] if same else {}
     labels = (own.get("labels"), options.get("labels"))
-    if tokenizer is None and (folder / TOKENIZER_FILE).is_file():
-        tokenizer = load_tokenizer(folder)
+    if tokenizer is None:
+        tokenizer = read_tokenizer(folder)
     path = folder / WEIGHTS_FILE
     adapted = described["fine_tuning"]
     if adapted and not same:

@@ -183,6 +183,16 @@ def test_a_folder_has_config_weights_and_tokenizer(make, tokenizer, tmp_path):
         assert loaded.tokenizer.encode(WORDS) == tokenizer.encode(WORDS)
 
 
+def test_a_tokenizer_that_lost_a_file_is_no_model_without_one(tmp_path):
+    causal().save_folder(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    for load in (load_task, kzoo.from_preset):
+        with pytest.raises(FileNotFoundError, match="tokenizer_config.json"):
+            load(tmp_path)
+    kzoo.CausalLM(causal().config).save_folder(tmp_path)  # it has none
+    assert load_task(tmp_path).tokenizer is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
