@@ -62,13 +62,21 @@ class _Config:
     def replace(self, **changes):
         """A copy with some fields changed, validated again.
 
-        What follows from other fields, left out or not, follows from the new ones.
+        What is as it follows from other fields follows from the new ones, also where
+        it was given: equal configs give equal ones.
         """
-        following = dict.fromkeys(filter(self._follows, vars(self)))
+        following = [
+            field.name
+            for field in dataclasses.fields(self)
+            if field.default is None and self._follows(field.name)
+        ]
+        following = dict.fromkeys(following)
         return dataclasses.replace(self, **following | changes)
 
     def _follows(self, name):
         """Whether a field is what it would be if it were left out."""
+        if getattr(self, name) is None:
+            return True
         try:
             return dataclasses.replace(self, **{name: None}) == self
         except (TypeError, ValueError):

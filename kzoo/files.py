@@ -22,14 +22,8 @@ def replacing(path):
 
 
 def write_text(path, text):
-    """Writes text as UTF-8, wholly or not at all; to a pipe or a device as it comes.
-
-    A link goes on to be one: what it leads to is written.
-    """
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", newline="\n")
-        return
-    with replacing(path.resolve()) as partial:
+    """Writes text as UTF-8, wholly or not at all."""
+    with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
 

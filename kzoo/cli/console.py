@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import sys
 import time
 import warnings
@@ -103,12 +104,17 @@ def _exit_code(error):
     return None
 
 
+_OUT_OF_MEMORY = r"\bOOM\b|[Oo]ut of memory|can't allocate memory|RESOURCE_EXHAUSTED"
+
+
 def _is_out_of_memory(error):
-    """Whether Python or a backend had not enough memory."""
-    names = {each.__name__ for each in type(error).__mro__}
-    if names & {"MemoryError", "ResourceExhaustedError", "OutOfMemoryError"}:
+    """Whether Python or a backend had not enough memory, which each says its way."""
+    if isinstance(error, MemoryError):
         return True
-    return "RESOURCE_EXHAUSTED" in str(error)[:200]  # JAX's
+    kinds = ("ResourceExhaustedError", "OutOfMemoryError", "XlaRuntimeError")
+    named = {each.__name__ for each in type(error).__mro__} & {*kinds, "RuntimeError"}
+    # TensorFlow has the same class for a full disk.
+    return bool(named) and bool(re.search(_OUT_OF_MEMORY, str(error)))
 
 
 def _message(error):

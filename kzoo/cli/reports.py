@@ -21,14 +21,16 @@ def check_path(path, artifact):
     """
     if path is None:
         return
-    report, artifact = path.resolve(), artifact.resolve()
-    weights = artifact.with_suffix(".weights.bin")
-    if report in (artifact, weights, *artifact.rglob("*")):
-        raise Failure(f"--report {path} is the artifact's own. Give another file.")
     if path.is_dir():
         raise Failure(f"--report {path} is a folder. Give the name of a file in it.")
     if not path.parent.is_dir():
         raise Failure(f"--report {path}: there is no folder {path.parent}.")
+    report, artifact = path.resolve(), artifact.resolve()
+    own = [artifact]
+    if artifact.suffix.lower() == ".onnx":
+        own.append(artifact.with_suffix(".weights.bin"))
+    if report in own or artifact in report.parents:
+        raise Failure(f"--report {path} is the artifact's own. Give another file.")
 
 
 def run(description, make, *arguments, **options):

@@ -103,8 +103,8 @@ def _check(options):
         if files and options[name] != default:
             raise Failure(
                 f"--{name.replace('_', '-')} is of a folder or a TFDS data set. "
-                f"Received it for the file {files[0]}: give --validation a file, or "
-                "--validation-share."
+                f"Received it for the file {files[0]}. Parts of a file are held out by "
+                "--validation-share; another is read by --validation."
             )
     if options["running"] and options["task"] != "language-model":
         raise Failure("--running is for --task language-model. Received: translation.")

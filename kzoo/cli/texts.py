@@ -293,4 +293,7 @@ def _write(lines, output):
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    write_text(output, text)
+    if output.exists() and not output.is_file():  # a pipe or a device
+        output.write_text(text, encoding="utf-8", newline="\n")
+    else:  # a link stays one
+        write_text(output.resolve(), text)

@@ -300,8 +300,14 @@ def _runner():
     return process
 
 
+def _forget():
+    """In a fork: what runs is the parent's, and ends with the parent alone."""
+    _runner.cache_clear()
+    atexit.unregister(_end)
+
+
 if hasattr(os, "register_at_fork"):  # a child starts its own
-    os.register_at_fork(after_in_child=_runner.cache_clear)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _kill(process):

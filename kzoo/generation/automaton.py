@@ -1,7 +1,9 @@
 """Constrained decoding: a regular expression, stop strings, as a table over tokens."""
 
 import importlib.util
+import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -199,14 +201,23 @@ def _built(pattern):
             input=pattern.encode("utf-8", "surrogatepass"),
             capture_output=True,
             timeout=_PATIENCE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
+        said = run.stderr.decode(errors="replace").strip()
+        ended = run.returncode and re.search("memory allocation|MemoryError", said)
     except subprocess.TimeoutExpired:
-        run = None
-    if run is None or run.returncode:
+        ended = True
+    if ended:
         raise ValueError(
-            f"The automaton of {pattern!r} is too large: it was not built within "
-            f"{_PATIENCE} seconds and 4 GiB. A repetition, such as (a|b){{25}}, behind "
-            "another that matches the same text may double it each time."
+            f"The automaton of {pattern!r} is too large: {_PATIENCE} seconds, or the "
+            "memory that it may take, did not suffice. A repetition, such as "
+            "(a|b){25}, behind another that matches the same text may double it each "
+            "time."
+        )
+    if run.returncode:
+        raise RuntimeError(
+            f"The process that builds automata ended with {run.returncode}: "
+            f"{said[-300:]}"
         )
     wrong, found = pickle.loads(run.stdout)
     if wrong is not None:

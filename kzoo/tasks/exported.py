@@ -317,8 +317,7 @@ class ExportsGeneration(Exports):
             wrong = (table < -1) | (table > ops.dim(table, 0))
             none = ops.equal(ops.sum(ops.cast(wrong, "int32")), 0)
             inputs[prompt] = ops.required(inputs[prompt], none, message)
-        end = self.config.end_token_id
-        inputs = _in_harmony(inputs, ops.dim(inputs[prompt], 0), size, end)
+        inputs = _in_harmony(inputs, ops.dim(inputs[prompt], 0), size)
         for axis, what in enumerate(("a row for one prompt", "a place for one id")):
             message = f"{prompt} must have {what} at least"
             some = ops.dim(inputs[prompt], axis) > 0
@@ -447,16 +446,16 @@ def _in_ranges(inputs):
     return inputs
 
 
-def _in_harmony(inputs, prompts, vocabulary_size, end_token_id):
+def _in_harmony(inputs, prompts, vocabulary_size):
     """The inputs, which end a run in an error where one contradicts another.
 
-    So does `SearchOptions`, and more where a constraint would have to be followed.
+    So does `SearchOptions`, and more where a constraint would have to be followed, or
+    something is forced behind an end, which a file leaves out.
 
     Args:
         inputs: of a search, each in its own range.
         prompts: how many there are.
         vocabulary_size: V.
-        end_token_id: ends a result.
     """
     inputs = dict(inputs)
     given, limit = inputs.get, inputs["max_new_tokens"]
@@ -490,13 +489,4 @@ def _in_harmony(inputs, prompts, vocabulary_size, end_token_id):
             ]
             none = ~ops.any(both[0] & both[1])
             require("forced_token_ids", none, "other ids than banned_token_ids")
-        ends = ops.equal(forced, end_token_id)
-        if "stop_token_ids" in inputs:
-            stops = ops.reshape(inputs["stop_token_ids"], (1, -1))
-            stops = ops.reshape(ops.members(stops, vocabulary_size), (-1,))
-            ends = ends | (ops.take(stops, ops.maximum(forced, 0)) & (forced >= 0))
-        counts = ops.cast(forced >= 0, "int32")
-        later = ops.sum(counts, axis=1, keepdims=True) - ops.cumsum(counts, axis=1)
-        behind = ops.sum(ops.cast(ends & (later > 0), "int32"))
-        require("forced_token_ids", behind < 1, "nothing behind an end")
     return inputs

@@ -165,7 +165,7 @@ class Generates(Task):
         prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
         options, limits = self._limited(options, given, prompts, together=stream)
         arrays = options.arrays(self.tokenizer, self.config, len(prompts))
-        _check_forced(arrays, limits)
+        _check_room(arrays, limits)
         if stream:
             if options.beams > 1 or return_scores or progress:
                 raise ValueError(
@@ -608,7 +608,7 @@ def _limit(limit, arrays):
     return own if least is None else {**own, "min_new_tokens": min(least, limit - 1)}
 
 
-def _check_forced(arrays, limits):
+def _check_room(arrays, limits):
     """Each prompt's result has room for what is forced: its limit may be its own."""
     forced = arrays.get("forced_token_ids")
     if forced is not None:

@@ -40,7 +40,6 @@ TRAINING_FIELDS = {
 }
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILE = "tokenizer_config.json"
-_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer.model")
 
 
 class Task(FineTunes, Model):
@@ -294,6 +293,7 @@ class Task(FineTunes, Model):
             "model": self.config.to_dict(),
             "options": self.options,
             "dtype": dtype or self.variable_dtype,
+            "tokenizer": self.tokenizer is not None,
             **self.fine_tuning_config(),
         }
         if self.loaded is not None:
@@ -304,8 +304,7 @@ class Task(FineTunes, Model):
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
         else:
-            for name in _TOKENIZER_FILES:
-                (folder / name).unlink(missing_ok=True)
+            (folder / TOKENIZER_FILE).unlink(missing_ok=True)
         write_json(folder / CONFIG_FILE, described)
 
     def export(self, path, format="tf_saved_model", **options):
@@ -360,8 +359,7 @@ class Task(FineTunes, Model):
         optimizer = keras.optimizers.get(optimizer)
         scales = kwargs.get("auto_scale_loss", True) and optimizer is not None
         if scales and self.dtype_policy.name == "mixed_float16":
-            if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-                optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+            optimizer = LossScaleOptimizer.around(optimizer)
         if loss == "auto":
             loss = self.default_loss(label_smoothing)
         if metrics == "auto":
@@ -541,7 +539,7 @@ def load_task(folder):
     """
     folder = Path(folder)
     described, kind, config = read_folder(folder)
-    tokenizer = read_tokenizer(folder)
+    tokenizer = read_tokenizer(folder, described)
     try:
         task = kind(config, tokenizer=tokenizer, **described["options"])
         task.set_fine_tuning(described["fine_tuning"])
@@ -554,14 +552,15 @@ def load_task(folder):
     return task
 
 
-def read_tokenizer(folder):
+def read_tokenizer(folder, described):
     """The tokenizer of such a folder, or `None` where it has none.
 
     Raises:
         FileNotFoundError: a file of it is missing.
     """
-    found = any((folder / name).is_file() for name in _TOKENIZER_FILES)
-    return load_tokenizer(folder) if found else None
+    # Folders of before this key was known have the file or none.
+    has = described.get("tokenizer", (folder / TOKENIZER_FILE).is_file())
+    return load_tokenizer(folder) if has else None
 
 
 # What a folder's config may say of a task, and what has to be in it.

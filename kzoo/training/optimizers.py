@@ -130,6 +130,18 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     batch more than once, and takes a step to NaN where an earlier one overflowed.
     """
 
+    @classmethod
+    def around(cls, optimizer):
+        """An optimizer, or Keras's own of this kind that is new, in one of these."""
+        kind = keras.optimizers.LossScaleOptimizer
+        if not isinstance(optimizer, kind):
+            return cls(optimizer, name="loss_scale_optimizer")
+        if type(optimizer) is not kind or optimizer.built:
+            return optimizer
+        names = ("initial_scale", "dynamic_growth_steps", "name")
+        options = {name: getattr(optimizer, name) for name in names}
+        return cls(optimizer.inner_optimizer, **options)
+
     def check_finite(self, grads):
         """Whether all numbers of the gradients are finite: a bool scalar."""
         if keras.backend.backend() == "tensorflow":

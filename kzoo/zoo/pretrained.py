@@ -14,10 +14,7 @@ from kzoo.checkpoints.engine import (
     has_own_head,
     load_weights,
 )
-from kzoo.checkpoints.files import (
-    open_file,
-    open_tensors,
-)
+from kzoo.checkpoints.files import open_file, open_tensors
 from kzoo.checkpoints.hub import local_folder
 from kzoo.config import DROPOUT_RATES
 from kzoo.families import family_of
@@ -32,10 +29,7 @@ from kzoo.tasks.task import (
 )
 from kzoo.tasks.weights_file import check_shapes, read_into
 from kzoo.tokenizers import load_pretrained_tokenizer
-from kzoo.tokenizers.hf_folder import (
-    has_pretrained_tokenizer,
-    read_json,
-)
+from kzoo.tokenizers.hf_folder import has_pretrained_tokenizer, read_json
 from kzoo.zoo.hf_keys import (
     GENERATING,
     GENERATION_FILE,
@@ -285,7 +279,7 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
     own = described["options"] if same else {}
     labels = (own.get("labels"), options.get("labels"))
     if tokenizer is None:
-        tokenizer = read_tokenizer(folder)
+        tokenizer = read_tokenizer(folder, described)
     path = folder / WEIGHTS_FILE
     adapted = described["fine_tuning"]
     if adapted and not same:

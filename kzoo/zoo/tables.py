@@ -128,7 +128,7 @@ def to_table(value):
 
 
 def _without_none(value):
-    """TOML has no null; fields of a config that are `None` are so by default."""
+    """TOML has no null: what is `None` is left out, at any depth of dicts."""
     if isinstance(value, dict):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     return list(value) if isinstance(value, tuple) else value

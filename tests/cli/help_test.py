@@ -87,6 +87,7 @@ class ResourceExhaustedError(Exception):
         MemoryError("no"),
         ResourceExhaustedError("OOM when allocating"),
         RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
 def test_too_little_memory_is_one_line(capsys, error):
@@ -94,6 +95,12 @@ def test_too_little_memory_is_one_line(capsys, error):
         _raises(error)()
     assert caught.value.exit_code == 1
     assert "There is not enough memory. Give shorter texts" in capsys.readouterr().err
+
+
+def test_a_full_disk_of_tensorflow_s_is_no_lack_of_memory():
+    error = ResourceExhaustedError("/dev/full; No space left on device")
+    with pytest.raises(ResourceExhaustedError):
+        _raises(error)()
 
 
 def test_a_mistake_that_kzoo_finds_is_one_line(capsys):

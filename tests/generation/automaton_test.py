@@ -175,8 +175,16 @@ def test_a_table_is_checked():
 
 def test_a_short_pattern_of_endless_work_is_ended(monkeypatch):
     monkeypatch.setattr("kzoo.generation.automaton._PATIENCE", 1)
-    with pytest.raises(ValueError, match="too large: it was not built within 1 second"):
+    with pytest.raises(ValueError, match="is too large: 1 seconds, or the memory"):
         TokenAutomaton.for_tokenizer(KINDS["character"](), "(a|b)*a(a|b){25}")
+
+
+def test_a_builder_that_breaks_is_no_fault_of_the_pattern(tmp_path, monkeypatch):
+    broken = tmp_path / "runner.py"
+    broken.write_text("raise OSError('broken')")
+    monkeypatch.setattr("kzoo.generation.automaton._RUNNER", broken)
+    with pytest.raises(RuntimeError, match="(?s)ended with 1: .*OSError: broken"):
+        TokenAutomaton.for_tokenizer(KINDS["character"](), "[0-9]")
 
 
 def test_a_table_that_would_be_too_large_is_refused(monkeypatch):

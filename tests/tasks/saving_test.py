@@ -189,8 +189,10 @@ def test_a_tokenizer_that_lost_a_file_is_no_model_without_one(tmp_path):
     for load in (load_task, kzoo.from_preset):
         with pytest.raises(FileNotFoundError, match="tokenizer_config.json"):
             load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("of another's")
     kzoo.CausalLM(causal().config).save_folder(tmp_path)  # it has none
     assert load_task(tmp_path).tokenizer is None
+    assert (tmp_path / "tokenizer.json").is_file()
 
 
 @pytest.mark.parametrize(

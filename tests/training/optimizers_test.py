@@ -121,6 +121,16 @@ def test_an_overflow_in_one_gradient_of_a_token_is_no_step(bad):
     np.testing.assert_array_equal(variable, [[1.0], [1.0 - 16.0 / 2.0], [1.0]])
 
 
+def test_a_loss_scale_of_keras_s_is_made_one_of_these():
+    given = keras.optimizers.LossScaleOptimizer(Adam(0.1), initial_scale=8.0)
+    made = LossScaleOptimizer.around(given)
+    assert type(made) is LossScaleOptimizer and made.initial_scale == 8.0
+    assert made.inner_optimizer is given.inner_optimizer
+    assert LossScaleOptimizer.around(made) is made
+    given.build([keras.Variable(np.zeros(1))])
+    assert LossScaleOptimizer.around(given) is given
+
+
 def test_config_round_trip():
     again = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(Adam(0.3, beta_2=0.98, layer_decay=0.9))
