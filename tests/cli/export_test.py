@@ -102,6 +102,23 @@ def test_a_report_that_is_a_folder_is_refused_first(refused, translator, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_link_to_nowhere_is_no_free_place(refused, writer, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "exists" in refused("export", writer, "--out", tmp_path / "link")
+
+
+def test_an_empty_file_is_told_by_a_line(run, refused, writer, tmp_path):
+    folder = tmp_path / "folder"
+    assert run("export", writer, "--out", folder).exit_code == 0
+    (folder / "generate.onnx").write_bytes(b"")
+    line = refused("verify", folder, "--against", writer, code=1)
+    assert "generate.onnx" in line
+
+
+def test_help_names_the_extra(run):
+    assert "kzoo[text]" in run("export", "--help").stdout
+
+
 def test_a_report_never_takes_the_place_of_what_it_is_about(
     run, refused, writer, tmp_path
 ):

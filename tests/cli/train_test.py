@@ -170,6 +170,7 @@ def test_bad_input_is_refused_before_anything_is_made(
     )
     assert "expected one of unigram" in line(pairs, *new, "--tokenizer", "words")
     assert "such as 0,1" in line(pairs, *new, "--columns", "0,")
+    assert "column numbers from 0" in line(pairs, *new, "--columns", "²,1")
     for columns in ("0", "0,1,2"):
         found = line(pairs, *new, "--columns", columns)
         assert f"those of source and target. Received: {columns}" in found
