@@ -65,12 +65,11 @@ class _Config:
         What is as it follows from other fields follows from the new ones, also where
         it was given: equal configs give equal ones.
         """
-        following = [
-            field.name
+        following = {
+            field.name: None
             for field in dataclasses.fields(self)
             if field.default is None and self._follows(field.name)
-        ]
-        following = dict.fromkeys(following)
+        }
         return dataclasses.replace(self, **following | changes)
 
     def _follows(self, name):

@@ -28,7 +28,9 @@ def check_path(path, artifact):
     report, artifact = path.resolve(), artifact.resolve()
     own = [artifact]
     if artifact.suffix.lower() == ".onnx":
-        own.append(artifact.with_suffix(".weights.bin"))
+        from kzoo.exporters.onnx import BESIDE
+
+        own.append(artifact.with_suffix(BESIDE))
     if report in own or artifact in report.parents:
         raise Failure(f"--report {path} is the artifact's own. Give another file.")
 

@@ -195,11 +195,16 @@ def check_output(path, input_path):
             f"--output {path}: expected a file in a folder that exists. Received: "
             + ("a folder." if path.is_dir() else f"no folder {path.parent}.")
         )
-    into = path if path.exists() and not path.is_file() else path.resolve().parent
+    into = path if _is_stream(path) else path.resolve().parent
     if not os.access(into, os.W_OK):
         raise Failure(f"--output {path}: {into} cannot be written to.")
     if input_path is not None and path.resolve() == input_path.resolve():
         raise Failure(f"--output {path} is the input. Give another file.")
+
+
+def _is_stream(path):
+    """Whether a path is of a pipe or a device, which is written to as it stands."""
+    return path.exists() and not path.is_file()
 
 
 def read_texts(arguments, input_path):
@@ -293,7 +298,7 @@ def _write(lines, output):
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    if output.exists() and not output.is_file():  # a pipe or a device
+    if _is_stream(output):
         output.write_text(text, encoding="utf-8", newline="\n")
     else:  # a link stays one
         write_text(output.resolve(), text)

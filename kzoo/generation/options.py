@@ -370,7 +370,7 @@ class SearchOptions:
 
     def _check_length(self, length):
         if self.max_new_tokens is not None:
-            check_forced(length, self.max_new_tokens)
+            check_room(length, self.max_new_tokens)
 
     @staticmethod
     def _check_forced(forced, banned, ends):
@@ -504,7 +504,7 @@ class _Ids:
         return self.tokenizer.encode_targets([text])[0]
 
 
-def check_forced(length, limit):
+def check_room(length, limit):
     """Raises `ValueError` where more tokens are forced than a result may have."""
     if length > limit:
         raise ValueError(

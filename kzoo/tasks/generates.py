@@ -22,7 +22,7 @@ from kzoo.generation import (
     search,
     shape_bucket,
 )
-from kzoo.generation.options import check_forced
+from kzoo.generation.options import check_room
 from kzoo.generation.streaming import TextStream, before_end, before_stop
 from kzoo.tasks.task import Task, out_of_table
 from kzoo.tasks.text_data import is_text
@@ -614,4 +614,4 @@ def _check_room(arrays, limits):
     if forced is not None:
         places = np.where(forced >= 0, np.arange(forced.shape[1]) + 1, 0)
         for length, limit in np.broadcast(places.max(axis=1), limits):
-            check_forced(length, limit)
+            check_room(length, limit)

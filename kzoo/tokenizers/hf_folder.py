@@ -114,24 +114,25 @@ def is_laid_out(folder, kind):
     )
 
 
-def read_json(path):
-    """The object of a JSON file.
+def read_json(path, kind=dict):
+    """What a JSON file holds, an object or, with `kind=list`, a list.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: not an object of JSON; the file is named.
+        ValueError: it holds something else; the file is named.
     """
     if not path.is_file():
         raise FileNotFoundError(f"No {path.name} in {path.parent}.")
     try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
+    if not isinstance(found, kind):
+        expected = "an object" if kind is dict else f"a {kind.__name__}"
         raise ValueError(
-            f"{path} must hold an object. Received: {type(keys).__name__}."
+            f"{path} must hold {expected}. Received: {type(found).__name__}."
         )
-    return keys
+    return found
 
 
 class TokenizerFolder:

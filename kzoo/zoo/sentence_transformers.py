@@ -3,6 +3,7 @@
 import json
 
 from kzoo.checkpoints.hf_config import Unsupported
+from kzoo.tokenizers.hf_folder import read_json
 
 MODULES_FILE, POOLING_FILE = "modules.json", "config.json"
 LENGTH_FILE, PROMPTS_FILE = (
@@ -144,14 +145,4 @@ def _pooling(keys):
 
 def _read(path, kind=dict):
     """What a JSON file holds; an empty dict, or list, where there is none."""
-    if not path.is_file():
-        return kind()
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, kind):
-        raise ValueError(
-            f"{path} must hold a {kind.__name__}. Received: {type(found).__name__}."
-        )
-    return found
+    return read_json(path, kind) if path.is_file() else kind()
