@@ -7,8 +7,8 @@ import re
 import ml_dtypes
 import numpy as np
 
+from kzoo.checkpoints.rows import Raw
 from kzoo.checkpoints.stored import copy, parts
-from kzoo.checkpoints.table import Raw
 
 _STEP = 2**24  # bytes of a tensor that are compared at once
 _HIDDEN = ("head/hidden", "head/norm")  # what heads have before their last layer

@@ -1,7 +1,8 @@
 """What families have in common: names of layers, and of the classes of heads."""
 
 from kzoo.checkpoints.hf_config import Key
-from kzoo.checkpoints.table import Head, Raw
+from kzoo.checkpoints.rows import Raw
+from kzoo.checkpoints.table import Head
 
 POOLED = {"pooling": "cls", "hidden_activation": "tanh", "hidden_bias": True}
 HEAD_DROPOUT = Key(

@@ -3,7 +3,8 @@
 import dataclasses
 
 from kzoo.checkpoints.naming import encoder_decoder_heads
-from kzoo.checkpoints.table import Choice, Family, Raw
+from kzoo.checkpoints.rows import Choice, Raw
+from kzoo.checkpoints.table import Family
 from kzoo.families.fairseq import MODULES, rules
 
 BART = Family(

@@ -2,7 +2,8 @@
 
 from kzoo.checkpoints.hf_config import Key, activation, dimensions, rotary, special_ids
 from kzoo.checkpoints.naming import decoder_heads, layers
-from kzoo.checkpoints.table import ByHead, Family
+from kzoo.checkpoints.rows import ByHead
+from kzoo.checkpoints.table import Family
 
 FUSED = ByHead("layers.{i}.attention.query_key_value")
 

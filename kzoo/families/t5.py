@@ -2,7 +2,8 @@
 
 from kzoo.checkpoints.hf_config import Key, Rule, gated_activation, special_ids
 from kzoo.checkpoints.naming import encoder_decoder_heads, layers
-from kzoo.checkpoints.table import Choice, Family
+from kzoo.checkpoints.rows import Choice
+from kzoo.checkpoints.table import Family
 
 # The sublayers of each stack's blocks, in their order.
 ENCODER = {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"}
