@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -291,13 +292,13 @@ class SearchOptions:
         """What a search is compiled for, hashable: a tuple of (name, value)."""
         return tuple((name, getattr(self, name)) for name in _STATIC)
 
-    def arrays(self, tokenizer, config, prompts):
+    def arrays(self, tokenizer, config, limits):
         """The search's other inputs, as numpy arrays and numbers; not what is off.
 
         Args:
             tokenizer: for strings, or `None`.
             config: the model's `ModelConfig`.
-            prompts: how many there are.
+            limits: the `max_new_tokens` of each prompt, which may be its own.
 
         Returns:
             dict of some of `SEARCH_INPUTS`.
@@ -323,7 +324,7 @@ class SearchOptions:
         stops = known.of("stop_tokens", self.stop_tokens)
         if stops:
             found["stop_token_ids"] = np.array(stops, "int32")
-        forced = self._forced(known, prompts)
+        forced = self._forced(known, limits)
         if forced is not None:
             found["forced_token_ids"] = forced
             self._check_forced(forced, banned, [config.end_token_id, *stops])
@@ -340,15 +341,15 @@ class SearchOptions:
             found["automaton"] = automaton.transitions
         return found
 
-    def _forced(self, known, prompts):
+    def _forced(self, known, limits):
         """int32 (1 or prompts, P), -1 where any token may stand; or None."""
         rows = [[]]
         if self.forced_prefix is not None:
             rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
-            if len(rows) not in (1, prompts):
+            if len(rows) not in (1, len(limits)):
                 raise ValueError(
-                    f"forced_prefix must be one for all, or one for each of {prompts} "
-                    f"prompts. Received: {len(rows)}."
+                    "forced_prefix must be one for all, or one for each of "
+                    f"{len(limits)} prompts. Received: {len(rows)}."
                 )
         for place, token in (self.forced_tokens or {}).items():
             if not _is_int(place) or place < -1:
@@ -357,20 +358,17 @@ class SearchOptions:
                     f"Received the place {place!r}."
                 )
             place = self.max_new_tokens - 1 if place == -1 else place
-            self._check_length(place + 1)
+            _check_room(place + 1, max(limits))
             (token,) = known.of("forced_tokens", [token])
             for row in rows:
                 row += [-1] * (place + 1 - len(row))
                 row[place] = token
+        for row, limit in zip(itertools.cycle(rows), limits):
+            _check_room(len(row), limit)
         length = max(map(len, rows), default=0)
         if not length:
             return None
-        self._check_length(length)
         return np.array([row + [-1] * (length - len(row)) for row in rows], "int32")
-
-    def _check_length(self, length):
-        if self.max_new_tokens is not None:
-            check_room(length, self.max_new_tokens)
 
     @staticmethod
     def _check_forced(forced, banned, ends):
@@ -504,7 +502,7 @@ class _Ids:
         return self.tokenizer.encode_targets([text])[0]
 
 
-def check_room(length, limit):
+def _check_room(length, limit):
     """Raises `ValueError` where more tokens are forced than a result may have."""
     if length > limit:
         raise ValueError(

@@ -289,7 +289,7 @@ class ExportsGeneration(Exports):
         if self.target_prefix:
             found["forced_token_ids"] = np.array([self.target_prefix], "int32")
         ends = SearchOptions(stop_tokens=self.search_defaults.get("stop_tokens", ()))
-        ends = ends.arrays(self.tokenizer, self.config, 1).get("stop_token_ids", ())
+        ends = ends.arrays(self.tokenizer, self.config, []).get("stop_token_ids", ())
         ends = list(dict.fromkeys((*self.own_stops, *ends)))
         if ends:
             found["stop_token_ids"] = np.array(ends, "int32")

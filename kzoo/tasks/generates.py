@@ -22,7 +22,6 @@ from kzoo.generation import (
     search,
     shape_bucket,
 )
-from kzoo.generation.options import check_room
 from kzoo.generation.streaming import TextStream, before_end, before_stop
 from kzoo.tasks.task import Task, out_of_table
 from kzoo.tasks.text_data import is_text
@@ -164,8 +163,7 @@ class Generates(Task):
             )
         prompts = self.encode_prompts(inputs) if texts else self._prompts(inputs)
         options, limits = self._limited(options, given, prompts, together=stream)
-        arrays = options.arrays(self.tokenizer, self.config, len(prompts))
-        _check_room(arrays, limits)
+        arrays = options.arrays(self.tokenizer, self.config, limits)
         if stream:
             if options.beams > 1 or return_scores or progress:
                 raise ValueError(
@@ -240,7 +238,8 @@ class Generates(Task):
             )
         forced = options.forced_prefix
         rows = len(forced) if isinstance(forced, (list, tuple)) else 1
-        given = options.arrays(self.tokenizer, self.config, rows)
+        limits = [options.max_new_tokens] * rows
+        given = options.arrays(self.tokenizer, self.config, limits)
         given |= dict(options.static())
         integer = "int64" if format == "onnx" else "int32"
         dtypes = {"int32": integer, "float32": "float32", "bool": "bool"}
@@ -606,12 +605,3 @@ def _limit(limit, arrays):
     least = arrays.get("min_new_tokens")
     own = {"max_new_tokens": limit}
     return own if least is None else {**own, "min_new_tokens": min(least, limit - 1)}
-
-
-def _check_room(arrays, limits):
-    """Each prompt's result has room for what is forced: its limit may be its own."""
-    forced = arrays.get("forced_token_ids")
-    if forced is not None:
-        places = np.where(forced >= 0, np.arange(forced.shape[1]) + 1, 0)
-        for length, limit in np.broadcast(places.max(axis=1), limits):
-            check_room(length, limit)
