@@ -1,6 +1,7 @@
 """`export`: write beside, verify, then move into place; or leave nothing."""
 
 import contextlib
+import hashlib
 import json
 import numbers
 import time
@@ -24,6 +25,8 @@ from kzoo.layers.lora import lora_merged
 # token that differs may change all behind it, and so few are judged, as in an export.
 _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
 _REPORT = "report.json"
+# What holds an ONNX model itself; of a SavedModel, TensorFlow knows when bits change.
+_HASHED = ("*.onnx", onnx.WEIGHTS)
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
 
@@ -226,6 +229,7 @@ def export(
             report.notes += task.unexercised(text)
             report.files = _sizes(partial if single else target)
             if not single:
+                report.sha256 = _hashes(target)
                 report.save(target / _REPORT)
             install(partial, targets)
     except OSError as error:
@@ -328,6 +332,7 @@ def verify(path, task, inputs=None):
         if format == "genai":
             genai.verify(task, path, report, some)
         reports.append(report)
+    _check_unchanged(path, said.get("sha256", {}))  # what no number has shown
     report = joined(reports)
     report.files = _sizes(path)
     return report
@@ -356,6 +361,30 @@ def _check_folder(path, task, format):
                 f"The tokenizer beside the model should be the task's. Received: "
                 f"{error} {ANOTHER}"
             ) from error
+
+
+def _check_unchanged(folder, said):
+    """Raises `ExportError` where a file of the model is not as it was written.
+
+    A few other bits in the weights may stay within the tolerance of numbers.
+    """
+    found = _hashes(folder)
+    for name, digest in said.items():
+        if found.get(name) != digest:
+            state = "changed" if name in found else "lost"
+            raise ExportError(
+                f"{folder / name} was {state} since it was exported, as sha256 in "
+                f"{_REPORT} tells. Copy the folder again, or export the model anew."
+            )
+
+
+def _hashes(folder):
+    """Name to hexadecimal SHA-256 of the files that hold a folder's ONNX model."""
+    found = {}
+    for file in sorted(file for each in _HASHED for file in folder.glob(each)):
+        with file.open("rb") as opened:
+            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
 
 
 def _check_said(where, said, task):

@@ -24,6 +24,7 @@ class ExportReport:
             two tokens were `ties`, of which the artifact took the other; where strings
             do `texts_equal`; of a user's inputs the number of `rows`.
         files: name to bytes.
+        sha256: of an ONNX folder's files that hold the model, name to digest.
         operators: function to a count of each operator (ONNX).
         opset: of ONNX.
         seconds: name of a step to its duration.
@@ -51,6 +52,7 @@ class ExportReport:
     functions: dict = dataclasses.field(default_factory=dict)
     checks: list = dataclasses.field(default_factory=list)
     files: dict = dataclasses.field(default_factory=dict)
+    sha256: dict = dataclasses.field(default_factory=dict)
     operators: dict = dataclasses.field(default_factory=dict)
     opset: int | None = None
     seconds: dict = dataclasses.field(default_factory=dict)

@@ -1,7 +1,9 @@
 """`verify` refuses what numbers do not show: names, defaults, and damaged files."""
 
+import hashlib
 import json
 
+import keras
 import numpy as np
 import onnx
 import onnxruntime
@@ -166,6 +168,22 @@ def test_a_file_cut_short_is_named(generating, tmp_path):
         cut.write_bytes(content[:length])
         with pytest.raises(ExportError, match="cut.onnx"):
             verify(cut, model)
+
+
+def test_a_bit_that_changes_no_number_much_is_noticed(tmp_path):
+    model, path = classifier("a", "b"), tmp_path / "model"
+    report, file = model.export(path, format="onnx"), path / "weights.bin"
+    content = file.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert report.sha256[file.name] == digest
+    weights = model.named_variables()["encoder/token_embedding/embeddings"]
+    row = np.asarray(keras.ops.convert_to_numpy(weights))[-1]
+    at = content.index(row.tobytes())  # a little-endian float's lowest bits come first
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with pytest.raises(ExportError, match="weights.bin was changed since it was exp"):
+        verify(path, model)
+    file.write_bytes(content)
+    assert verify(path, model).checks
 
 
 def test_a_folder_of_text_needs_no_report(tmp_path):
