@@ -17,6 +17,9 @@ def replacing(path):
     try:
         yield partial
         partial.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk's names none
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

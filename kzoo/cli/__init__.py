@@ -4,6 +4,8 @@ Only typer and rich are imported here: a command imports what it needs when it r
 that `kzoo --help` answers at once.
 """
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -71,6 +73,17 @@ def _options(
     """The command without a subcommand."""
 
 
+def _write_any_text():
+    """Has results leave as UTF-8, as they do into files, whatever the locale is."""
+    if sys.stdout is None:  # closed
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    elif sys.stdout.isatty():  # which shows what it can
+        sys.stdout.reconfigure(errors="replace")
+    elif "PYTHONIOENCODING" not in os.environ:
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
 def main():
     """What the console script runs."""
+    _write_any_text()
     app(prog_name="kzoo")

@@ -92,7 +92,7 @@ def _exit_code(error):
         return error.code
     if _is_out_of_memory(error):
         return FAILED
-    if isinstance(error, (OSError, ImportError)):
+    if isinstance(error, (OSError, ImportError, UnicodeEncodeError)):
         return BAD_INPUT
     if isinstance(error, (ValueError, TypeError)):
         trace = error.__traceback__
@@ -125,6 +125,11 @@ def _message(error):
         )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
+    if isinstance(error, UnicodeEncodeError):
+        return (
+            f"Standard output cannot write {error.object[error.start : error.end]!r}, "
+            f"which {error.encoding!r} has not. Set PYTHONIOENCODING=utf-8."
+        )
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return (
             "TensorFlow is not installed. Install it, or choose another backend, such "

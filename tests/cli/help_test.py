@@ -1,5 +1,6 @@
 """The command says what it can do, at once."""
 
+import os
 import subprocess
 import sys
 
@@ -58,6 +59,39 @@ def test_the_module_runs_where_the_script_is_not_installed():
     assert result.stdout == ""
     assert result.stderr.startswith("Error: nowhere is not a folder.")
     assert "Traceback" not in result.stderr
+
+
+_WRITES = (
+    "from kzoo import cli\n"
+    "@cli.app.command()\n"
+    "@cli.console.one_line_errors\n"
+    "def speak():\n"
+    "    cli.console.out.print('za\\u017c')\n"
+    "cli.main()"
+)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "code", "out", "err"),
+    [
+        (None, 0, "zaż\n", ""),
+        ("latin-1", 2, "", "Error: Standard output cannot write '\\u017c', which "),
+    ],
+)
+def test_results_are_utf_8_in_every_locale(encoding, code, out, err):
+    env = dict(os.environ, LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+    env |= {"PYTHONIOENCODING": encoding} if encoding else {}
+    command = [sys.executable, "-c", _WRITES, "speak"]
+    result = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert result.stdout.decode() == out
+    assert result.stderr.decode().startswith(err) and bool(err) == bool(result.stderr)
+    assert result.returncode == code
+
+
+def test_a_closed_output_is_no_traceback():
+    command = f"{sys.executable} -m kzoo.cli presets >&-"
+    result = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 def _raises(error):
