@@ -38,11 +38,14 @@ SEARCH_INPUTS = {
 REQUIRED = tuple(SEARCH_INPUTS)[:5]
 _LARGEST = 3e38  # of float32, but for infinity
 _LARGEST_INT = 2**31 - 1
+# A step compares all beams with one another, and backends end a process, without an
+# error, where a tensor has more numbers than an int32 counts.
+_MOST_BEAMS = 4096
 # From ... to; files refuse other values, too. Where there is no end it is an int32's,
 # and files of int64 take more.
 RANGES = {
     "max_new_tokens": (1, None),
-    "beams": (1, None),
+    "beams": (1, _MOST_BEAMS),
     "num_return_sequences": (1, None),
     "length_penalty": (-5.0, 5.0),  # beyond, powers of lengths leave float32
     "temperature": (0.0, _LARGEST),
@@ -78,7 +81,7 @@ class SearchOptions:
         max_length: where `max_new_tokens` is left out: as many as a sequence of so many
             tokens has beside the longest prompt, or beside a decoder's start token. A
             prompt of so many is refused, unless a model's default says the length.
-        beams: 1 is greedy search, or sampling.
+        beams: 1 is greedy search, or sampling; at most 4,096.
         num_return_sequences: how many a prompt, best first; at most `beams`.
         length_penalty: a number p; a sequence's score is log P / length ** p.
         early_stopping: whether a prompt is done when `beams` sequences have ended, or

@@ -750,6 +750,7 @@ def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch, model):
 # Each gives a result without an error, unless the artifact refuses it.
 OUT_OF_RANGE = [
     (dict(beams=0), "beams must be at least 1"),
+    (dict(beams=4097), "beams must be at most 4096"),
     (dict(num_return_sequences=0), "num_return_sequences must be at least 1"),
     (dict(max_new_tokens=0), "max_new_tokens must be at least 1"),
     (dict(max_new_tokens=-1), "max_new_tokens must be at least 1"),
