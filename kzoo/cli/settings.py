@@ -47,7 +47,7 @@ def recipe(options):
         "training": {
             "schedule": {"kind": "inverse_square_root"},
             "optimizer": {"beta_2": 0.98, "epsilon": 1e-9, "global_clipnorm": 1.0},
-            **({"length": options["length"]} if running else {}),
+            **({"length": options["length"] or 256} if running else {}),
         },
     }
     options = {
@@ -108,6 +108,11 @@ def _check(options):
             )
     if options["running"] and options["task"] != "language-model":
         raise Failure("--running is for --task language-model. Received: translation.")
+    if options["length"] is not None and not options["running"]:
+        raise Failure(
+            "--length is of --running, where stretches of so many tokens are drawn. "
+            f"Received: --length {options['length']} alone; leave it out."
+        )
     if options["learning_rate"] is not None and not options["learning_rate"] > 0:
         raise Failure(
             f"--learning-rate must be positive. Received: {options['learning_rate']}."

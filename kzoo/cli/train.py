@@ -123,14 +123,15 @@ def train(
         ),
     ] = False,
     length: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
             help="Tokens a stretch of --running.",
             min=2,
+            show_default="256",
             rich_help_panel=_DATA,
         ),
-    ] = 256,
+    ] = None,
     size: Annotated[
         str,
         typer.Option(

@@ -185,6 +185,7 @@ def test_bad_input_is_refused_before_anything_is_made(
         pairs, *new, "--validation", pairs, "--validation-share", 0.1
     )
     assert "--running is for" in line(pairs, *new, "--running")
+    assert "--length is of --running" in line(pairs, *new, "--length", 16)
     assert "must be positive" in line(pairs, *new, "--learning-rate", 0)
     assert "too few to hold out" in line(few, *new)
     assert "is a file" in line(pairs, "--out", pairs)
