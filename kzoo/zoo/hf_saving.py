@@ -120,7 +120,7 @@ def _write(task, folder, tensors, files, max_shard_bytes):
         if task.tokenizer is not None:
             generates = type(task).__name__ in GENERATING
             tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
-            save_pretrained_tokenizer(tokenizer, scratch)
+            save_pretrained_tokenizer(tokenizer, scratch, task.template)
         folder.mkdir(exist_ok=True)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
         for path in _model_files(folder):  # of a model that stood there before

@@ -29,6 +29,53 @@ def test_adapters_are_merged_into_what_is_written_and_stay_in_the_task(tmp_path)
     np.testing.assert_array_equal(to_numpy(task(IDS)), adapted)
 
 
+WORDS, TANH = ["abcd", "dcb", "aad"], dict(hidden_activation="tanh")
+PAIRS = [("ab", "cd"), ("bbbb", "a"), ("c", "dad")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "examples", "options"),
+    [
+        (kzoo.Seq2SeqLM, "bart", WORDS, {}),
+        (kzoo.CausalLM, "llama", WORDS, {}),
+        (kzoo.MaskedLM, "bert", WORDS, {}),
+        (kzoo.TextClassifier, "bert", PAIRS, dict(num_classes=3, **TANH)),
+        (kzoo.PairScorer, "bert", PAIRS, TANH),
+        (kzoo.TokenClassifier, "bert", [["ab", "c"], ["d"]], dict(num_classes=3)),
+        (kzoo.QuestionAnswering, "bert", PAIRS, {}),
+    ],
+)
+def test_a_tokenizer_that_kzoo_trained_reads_as_the_task_does(
+    kind, family, examples, options, tmp_path
+):
+    tokenizer = kzoo.FastTokenizer.train(
+        WORDS, 20, algorithm="character", mask_token=kind is kzoo.MaskedLM
+    )
+    written({"bert": "bert_model"}.get(family, family), tmp_path)
+    keys = json.loads((tmp_path / "config.json").read_text())
+    config = kzoo.from_preset(tmp_path).config.replace(
+        pad_token_id=tokenizer.pad_token_id,
+        start_token_id=tokenizer.start_token_id,
+        end_token_id=tokenizer.end_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+    )
+    assert keys["vocab_size"] >= tokenizer.vocabulary_size
+    task = kind(config, tokenizer=tokenizer, **options)
+    perturb(task.named_variables().values())
+    kzoo.save_hf(task, tmp_path / "out", family)
+    again = kzoo.from_preset(tmp_path / "out")
+    assert type(again) is kind
+    rows = [task.text_rows(example) for example in examples]
+    read = [again.text_rows(example) for example in examples]
+    assert str(read) == str(rows)
+    if hasattr(task, "generate"):
+        assert again.generate(WORDS) == task.generate(WORDS)
+        assert again.target_prefix == task.target_prefix == ()
+    else:
+        for one, other in zip(again.predict(examples), task.predict(examples)):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_adapters_stay_in_a_folder_of_kzoo_whatever_is_asked_for(tmp_path):
     written("llama", tmp_path)
     task = kzoo.from_preset(tmp_path)
