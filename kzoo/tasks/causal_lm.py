@@ -7,9 +7,9 @@ import keras
 from kzoo import ops
 from kzoo.exporters.signatures import Argument
 from kzoo.generation import Place, Start
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
-from kzoo.tasks.text_data import is_text
 from kzoo.tokenizers import Template
 
 

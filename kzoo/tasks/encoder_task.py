@@ -15,7 +15,8 @@ from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.models.stack import as_bool
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.text_data import LearnsText, is_text
+from kzoo.tasks.forms import is_text
+from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 
 # Texts that are made ids of at a time, and pairs of tokens that may attend to each

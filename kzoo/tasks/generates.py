@@ -23,8 +23,8 @@ from kzoo.generation import (
     shape_bucket,
 )
 from kzoo.generation.streaming import TextStream, before_end, before_stop
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.task import Task, out_of_table
-from kzoo.tasks.text_data import is_text
 
 HOLE = -1  # stands in a prompt where padding does
 

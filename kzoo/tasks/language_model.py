@@ -6,9 +6,10 @@ import numpy as np
 from kzoo import ops
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.generates import Generates
 from kzoo.tasks.stepwise import ExportsSteps
-from kzoo.tasks.text_data import LearnsText, as_list, is_text
+from kzoo.tasks.text_data import LearnsText
 from kzoo.training import Adam, Perplexity, TokenAccuracy, WarmupInverseSquareRoot
 from kzoo.training.losses import token_cross_entropy
 

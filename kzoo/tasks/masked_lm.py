@@ -10,7 +10,7 @@ from kzoo import ops
 from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax
-from kzoo.tasks.text_data import is_text
+from kzoo.tasks.forms import is_text
 from kzoo.training import Perplexity, TokenAccuracy
 
 _STREAM = 2**32  # beside the streams of the order of the examples, a bucket each

@@ -8,7 +8,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.tasks.encoder_task import PredictionTask
-from kzoo.tasks.text_data import is_text
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import answer_scores
 

@@ -8,8 +8,8 @@ import numpy as np
 from kzoo import ops
 from kzoo.layers.pooling import Pooling, PoolingKind, unit_length
 from kzoo.tasks.encoder_task import EncoderTask
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.text_classifier import encode_numbers
-from kzoo.tasks.text_data import is_text
 from kzoo.training import ContrastiveLoss, CosineSimilarityLoss, SimilarityLoss
 from kzoo.training.scores import correlation_scores, retrieval_scores
 

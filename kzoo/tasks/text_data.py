@@ -11,6 +11,17 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from kzoo.tasks.forms import (
+    as_list,
+    begins_with_text,
+    columns_of,
+    is_grain,
+    is_pair,
+    is_text,
+    is_tf_data,
+    kinds,
+    split,
+)
 from kzoo.tasks.task import Task, out_of_table, smallest_table
 from kzoo.training import ResumableCheckpoint
 
@@ -80,7 +91,7 @@ class LearnsText(Task):
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             if validation_split and validation_data is None:
-                x, y, sample_weight, validation_data = _split(
+                x, y, sample_weight, validation_data = split(
                     x, y, sample_weight, validation_split
                 )
             batches = self._batches(
@@ -109,14 +120,14 @@ class LearnsText(Task):
             y = self._targets_beside(x, y, sample_weight)
             x = self._tokenized(x)
             ordered = isinstance(x, types.GeneratorType)
-            shuffle = shuffle and not (ordered or _is_tf_data(x) or _is_grain(x))
+            shuffle = shuffle and not (ordered or is_tf_data(x) or is_grain(x))
             kwargs |= dict(
                 validation_split=validation_split,
                 sample_weight=sample_weight,
                 class_weight=class_weight,
             )
         if validation_data is not None:
-            is_list = isinstance(validation_data, list) and _is_pair(validation_data)
+            is_list = isinstance(validation_data, list) and is_pair(validation_data)
             if is_list and isinstance(validation_data[0], dict):  # Keras's tuple
                 validation_data = tuple(validation_data)
             is_tuple = isinstance(validation_data, tuple)
@@ -141,7 +152,7 @@ class LearnsText(Task):
             elif len(parts) == 3:
                 targets = self._targets_beside(*parts)
                 validation_data = parts[0], targets, weights
-            elif not _is_pair(validation_data):
+            elif not is_pair(validation_data):
                 validation_data = self._tokenized(validation_data)
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
@@ -202,7 +213,7 @@ class LearnsText(Task):
                 f"{self.name} reads a list of strings (or of pairs or lists of them), a"
                 f" dict with {' and '.join(self._signature())}, int arrays of a row an "
                 "example, or a batched pipeline of tf.data or grain of either. "
-                f"Received: a {_kinds(x)}."
+                f"Received: a {kinds(x)}."
             )
         if isinstance(x, dict):
             x = {name: self._checked_array(name, values) for name, values in x.items()}
@@ -225,7 +236,7 @@ class LearnsText(Task):
             first = [x[0]]
         elif isinstance(x, collections.abc.Iterator):
             first = list(itertools.islice(x, 1))
-        if first and _begins_with_text(first[0]):
+        if first and begins_with_text(first[0]):
             raise ValueError(
                 f"{self.name} reads strings from a list, an array or a column of a "
                 "table, or from a batched pipeline of tf.data or grain. Received: a "
@@ -243,7 +254,7 @@ class LearnsText(Task):
             ValueError: it is no array of numbers, or holds ids that have no row in the
                 table they are of.
         """
-        kind = f"a {_kinds(values)}" if isinstance(values, (list, tuple)) else None
+        kind = f"a {kinds(values)}" if isinstance(values, (list, tuple)) else None
         if kind:
             try:
                 values = np.asarray(values)
@@ -479,7 +490,7 @@ class LearnsText(Task):
 
     def _tokenized(self, dataset):
         """A pipeline of strings as one of ids; anything else as it is."""
-        if _is_tf_data(dataset):
+        if is_tf_data(dataset):
             import tensorflow as tf
 
             spec = dataset.element_spec
@@ -502,7 +513,7 @@ class LearnsText(Task):
             flat = tf.nest.flatten(example)
 
             def numpy_encode(*parts):
-                columns = _columns(tf.nest.pack_sequence_as(spec, parts))
+                columns = columns_of(tf.nest.pack_sequence_as(spec, parts))
                 return tf.nest.flatten(self._encoded(columns))
 
             def encode(*element):
@@ -514,7 +525,7 @@ class LearnsText(Task):
                 return tf.nest.pack_sequence_as(example, parts)
 
             return dataset.map(encode, num_parallel_calls=1)
-        if _is_grain(dataset):
+        if is_grain(dataset):
             if not hasattr(dataset, "map"):  # a DataLoader
                 first = next(iter(dataset))
                 if self._tokenized_element(first) is first:
@@ -536,7 +547,7 @@ class LearnsText(Task):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
             return element
-        return self._encoded(_columns(element))
+        return self._encoded(columns_of(element))
 
     def _one_element(self, spec):
         """What a pipeline gives of elements of `spec`, for one example."""
@@ -594,51 +605,6 @@ def _saved_epoch(callback):
     return None
 
 
-def is_text(x):
-    """Whether `x` is a list (or array) of strings, or of lists or tuples of them."""
-    if isinstance(x, np.ndarray):
-        return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
-    if not isinstance(x, (list, tuple)) or not len(x):
-        return False
-    # An empty list may stand for a sentence without words.
-    parts = (part for part in x if not isinstance(part, (list, tuple)) or part)
-    first = next(parts, None)
-    first = first[0] if isinstance(first, (list, tuple)) else first
-    return isinstance(first, str)
-
-
-def as_list(x):
-    """A column of texts, as tables of other libraries have it, as a list; else `x`."""
-    if (
-        isinstance(x, (list, tuple, str, np.ndarray, collections.abc.Mapping))
-        or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
-        or isinstance(x, keras.utils.PyDataset)
-        or _is_tf_data(x)
-        or _is_grain(x)
-        or getattr(x, "ndim", 1) != 1  # a table's items are the names of its columns
-    ):
-        return x
-    return list(x) if not len(x) or is_text([next(iter(x))]) else x
-
-
-def _kinds(x):
-    """How an error names a list, without its content: by the types at its beginning."""
-    names = [type(x).__name__]
-    while isinstance(x, (list, tuple)) and len(x):
-        x = x[0]
-        names.append(type(x).__name__)
-    return " of ".join(names)
-
-
-def _begins_with_text(element):
-    """Whether an element of an iterator is a text, or begins with texts."""
-    while isinstance(element, (list, tuple)) and element:
-        element = element[0]
-    if isinstance(element, np.ndarray):
-        return element.dtype.kind in "USO"
-    return isinstance(element, (str, bytes))
-
-
 def _weight_pad(features):
     """What fills the weights, where there are any: rows of padding count nothing."""
     return {_WEIGHT: 0.0} if _WEIGHT in features else {}
@@ -653,43 +619,6 @@ def _element(inputs, targets, weights=None):
     return inputs, targets, weights
 
 
-def _split(x, y, weights, share):
-    """x, y and weights without the last `share`, and that share as a tuple."""
-    cut = int(len(x) * (1 - share))
-    if not 0 < cut < len(x):
-        raise ValueError(
-            "validation_split must leave an example on both sides. Received: "
-            f"validation_split={share} of {len(x)} examples."
-        )
-    columns = (x, y, weights)
-    first, last = (
-        [None if column is None else column[part] for column in columns]
-        for part in (slice(cut), slice(cut, None))
-    )
-    return *first, tuple(last)
-
-
-def _columns(element):
-    """The parts of a batched element of a pipeline, each as a list of examples."""
-
-    def column(part):
-        if isinstance(part, tuple):  # pairs of strings
-            return list(zip(*map(column, part), strict=True))
-        values = np.ravel(np.asarray(part)).tolist()
-        return [v.decode("utf-8") if isinstance(v, bytes) else v for v in values]
-
-    parts = element if isinstance(element, tuple) else (element,)
-    return [column(part) for part in parts]
-
-
-def _is_tf_data(data):
-    return hasattr(data, "element_spec")
-
-
-def _is_grain(data):
-    return type(data).__module__.startswith("grain")
-
-
 @contextlib.contextmanager
 def _end_of_data(options):
     """Without Keras's warning where a pipeline ends, which it gives for each whose
@@ -702,7 +631,3 @@ def _end_of_data(options):
         ):
             warnings.filterwarnings("ignore", "Your input ran out of data")
         yield
-
-
-def _is_pair(data):
-    return isinstance(data, (tuple, list)) and len(data) in (2, 3)

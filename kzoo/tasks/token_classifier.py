@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from kzoo.tasks.encoder_task import PredictionTask, softmax
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.text_classifier import check_labels, encode_labels
-from kzoo.tasks.text_data import as_list, is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import entity_scores
 

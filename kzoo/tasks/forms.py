@@ -1,0 +1,95 @@
+"""Forms in which data comes: texts, columns of tables, arrays, pipelines."""
+
+import collections.abc
+
+import keras
+import numpy as np
+
+
+def is_text(x):
+    """Whether `x` is a list (or array) of strings, or of lists or tuples of them."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
+    if not isinstance(x, (list, tuple)) or not len(x):
+        return False
+    # An empty list may stand for a sentence without words.
+    parts = (part for part in x if not isinstance(part, (list, tuple)) or part)
+    first = next(parts, None)
+    first = first[0] if isinstance(first, (list, tuple)) else first
+    return isinstance(first, str)
+
+
+def as_list(x):
+    """A column of texts, as tables of other libraries have it, as a list; else `x`."""
+    if (
+        isinstance(x, (list, tuple, str, np.ndarray, collections.abc.Mapping))
+        or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
+        or isinstance(x, keras.utils.PyDataset)
+        or is_tf_data(x)
+        or is_grain(x)
+        or getattr(x, "ndim", 1) != 1  # a table's items are the names of its columns
+    ):
+        return x
+    return list(x) if not len(x) or is_text([next(iter(x))]) else x
+
+
+def kinds(x):
+    """How an error names a list, without its content: by the types at its beginning."""
+    names = [type(x).__name__]
+    while isinstance(x, (list, tuple)) and len(x):
+        x = x[0]
+        names.append(type(x).__name__)
+    return " of ".join(names)
+
+
+def begins_with_text(element):
+    """Whether an element of an iterator is a text, or begins with texts."""
+    while isinstance(element, (list, tuple)) and element:
+        element = element[0]
+    if isinstance(element, np.ndarray):
+        return element.dtype.kind in "USO"
+    return isinstance(element, (str, bytes))
+
+
+def split(x, y, weights, share):
+    """x, y and weights without the last `share`, and that share as a tuple."""
+    cut = int(len(x) * (1 - share))
+    if not 0 < cut < len(x):
+        raise ValueError(
+            "validation_split must leave an example on both sides. Received: "
+            f"validation_split={share} of {len(x)} examples."
+        )
+    columns = (x, y, weights)
+    first, last = (
+        [None if column is None else column[part] for column in columns]
+        for part in (slice(cut), slice(cut, None))
+    )
+    return *first, tuple(last)
+
+
+def columns_of(element):
+    """The parts of a batched element of a pipeline, each as a list of examples."""
+
+    def column(part):
+        if isinstance(part, tuple):  # pairs of strings
+            return list(zip(*map(column, part), strict=True))
+        values = np.ravel(np.asarray(part)).tolist()
+        return [v.decode("utf-8") if isinstance(v, bytes) else v for v in values]
+
+    parts = element if isinstance(element, tuple) else (element,)
+    return [column(part) for part in parts]
+
+
+def is_tf_data(data):
+    """Whether this is a `tf.data.Dataset`."""
+    return hasattr(data, "element_spec")
+
+
+def is_grain(data):
+    """Whether this is one of grain's pipelines."""
+    return type(data).__module__.startswith("grain")
+
+
+def is_pair(data):
+    """Whether this may be (x, y) or (x, y, weights)."""
+    return isinstance(data, (tuple, list)) and len(data) in (2, 3)
