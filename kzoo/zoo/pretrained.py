@@ -219,7 +219,10 @@ def as_loaded(task):
     """What special tokens and searches are, for a look at whether they changed."""
     ids = {name: getattr(task.config, name) for name in _IDS}
     searches = dict(getattr(task, "search_defaults", {}))
-    return json.loads(json.dumps({**ids, "searches": searches}))
+    own = {n: [*getattr(task, n, ())] for n in ("target_prefix", "own_stops")}
+    start = task.tokenizer and task.tokenizer.start_token_id
+    found = {**ids, **own, "start": start, "searches": searches}
+    return json.loads(json.dumps(found))
 
 
 def tied(task):

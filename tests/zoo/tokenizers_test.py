@@ -104,3 +104,29 @@ def test_a_checkpoint_generates_the_same_when_it_is_saved_back(name, tmp_path):
     own = tmp_path / "own"
     task.save_folder(own)
     assert kzoo.from_preset(own).loaded.family == task.loaded.family
+
+
+@pytest.mark.parametrize("name", ["m2m100", "nllb"])
+@pytest.mark.parametrize("said", [True, False])
+def test_a_language_that_was_chosen_after_loading_is_saved(name, said, tmp_path):
+    written(name, tmp_path)
+    task = kzoo.from_preset(tmp_path)
+    first, second = list(task.tokenizer.languages)[:2]
+    if said:  # as published files have it
+        prefix = task.tokenizer.for_languages(target=first).conventions.target_prefix
+        keys = {"forced_bos_token_id": prefix[0]} if prefix else {}
+        (tmp_path / "generation_config.json").write_text(json.dumps(keys))
+        task = kzoo.from_preset(tmp_path)
+    task.tokenizer = task.tokenizer.for_languages(target=second)
+    kzoo.save_hf(task, tmp_path / "hf")
+    task.save_folder(tmp_path / "own")
+    kzoo.save_hf(kzoo.load_task(tmp_path / "own"), tmp_path / "both")
+    for folder in ("hf", "own", "both"):
+        again = kzoo.from_preset(tmp_path / folder)
+        assert again.target_prefix == task.target_prefix, folder
+        assert again.generate(["ab"], max_new_tokens=3) == task.generate(
+            ["ab"], max_new_tokens=3
+        )
+    if task.target_prefix:
+        keys = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+        assert [keys["forced_bos_token_id"]] == list(task.target_prefix)
