@@ -32,21 +32,32 @@ def write_text(path, text):
 
 def write_json(path, content):
     """Writes JSON for people, wholly or not at all."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=_plain)
+    write_text(path, text + "\n")
+
+
+def _plain(value):
+    """A number of numpy's as JSON has it."""
+    if callable(getattr(value, "item", None)):
+        return value.item()
+    raise TypeError(f"JSON has no {type(value).__name__}. Received: {value!r}.")
 
 
 @contextlib.contextmanager
 def beside(path):
     """A folder next to `path`, on the same disk, that is gone in the end.
 
-    Parent folders that were missing are made, and stay only when all went well.
+    Parent folders that were missing are made, and stay only when all went well. An
+    error names a file where it would have been in the end.
     """
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield partial
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename:
+            error.filename = str(error.filename).replace(str(partial), str(path.parent))
         shutil.rmtree(partial, ignore_errors=True)
         for folder in missing:
             with contextlib.suppress(OSError):  # another export uses it by now

@@ -1,7 +1,6 @@
 """`save_hf`: a task as a folder in Hugging Face's layout."""
 
 import json
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from kzoo.checkpoints.files import is_weights, save_tensors
 from kzoo.checkpoints.generation_config import write_generation
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.families import MODULES, family_of
+from kzoo.files import beside
 from kzoo.layers.lora import lora_merged
 from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tasks.weights_file import stored
@@ -106,11 +106,8 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
 
 def _write(task, folder, tensors, files, max_shard_bytes):
     """Writes all files beside the folder, then moves them there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        dir=folder.parent, prefix=f".{folder.name}."
-    ) as scratch:
-        scratch = Path(scratch) / "model"
+    with beside(folder / CONFIG_FILE) as partial:
+        scratch = partial / "model"
         save_tensors(scratch, tensors, max_shard_bytes)
         for name, content in files.items():
             text = json.dumps(content, indent=2) + "\n"
@@ -121,7 +118,6 @@ def _write(task, folder, tensors, files, max_shard_bytes):
             generates = type(task).__name__ in GENERATING
             tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
             save_pretrained_tokenizer(tokenizer, scratch, task.template)
-        folder.mkdir(exist_ok=True)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
         for path in _model_files(folder):  # of a model that stood there before
             if path.relative_to(folder) not in written:

@@ -1,6 +1,8 @@
 """Tasks survive a file: .keras, weights, safetensors, and a folder."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -232,3 +234,47 @@ def test_a_class_of_ones_own_writes_no_folder_that_nothing_loads(tmp_path):
     with pytest.raises(ValueError, match="one of kzoo's tasks. Received: Own"):
         model.save_folder(tmp_path / "own")
     assert not (tmp_path / "own").exists()
+
+
+def texts_classifier(**options):
+    sizes = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2)
+    return kzoo.TextClassifier.from_size(
+        "tiny", TOKENIZER, num_classes=2, **sizes, **options
+    )
+
+
+def test_options_may_be_numbers_of_numpy(tmp_path):
+    task = texts_classifier(max_length=np.int64(9), head_dropout=np.float32(0.25))
+    task.save_folder(tmp_path / "model")
+    again = load_task(tmp_path / "model")
+    assert again.options == task.options
+    np.testing.assert_array_equal(again.predict(["ab"]), task.predict(["ab"]))
+
+
+@pytest.mark.parametrize("failing", ["write_bytes", "write_text"])
+def test_a_full_disk_leaves_the_folder_as_it_was(tmp_path, monkeypatch, failing):
+    folder = tmp_path / "model"
+    texts_classifier().save_folder(folder)
+    (folder / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fails(path, *_, **__):
+        raise OSError(*full.args, str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, failing, fails)
+        for target in (folder, tmp_path / "new" / "one"):
+            with pytest.raises(OSError, match="No space left") as caught:
+                texts_classifier(pooling="mean").save_folder(target)
+            assert Path(caught.value.filename).parent == target
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    load_task(folder)
+
+
+def test_a_folder_without_a_tokenizer_loses_the_one_before(tmp_path):
+    texts_classifier().save_folder(tmp_path)
+    plain = kzoo.TextClassifier(texts_classifier().config, num_classes=2)
+    plain.save_folder(tmp_path)
+    assert load_task(tmp_path).tokenizer is None
