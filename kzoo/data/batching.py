@@ -8,7 +8,7 @@ it stopped, without reading what came before.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,6 +32,7 @@ def bucketed_batches(
     max_length: int | Mapping[str, int] | None = None,
     too_long: TooLong = "error",
     pad_ids: int | Mapping[str, int] = 0,
+    tokens_of: Callable | None = None,
     seed: int = 0,
     shuffle: bool = True,
     remainder: Remainder = "fill",
@@ -57,6 +58,8 @@ def bucketed_batches(
             cuts the end off, the end token too, so that a model does not learn to
             stop there; `"drop"`, which leaves the example out. `report` counts both.
         pad_ids: fills rows, for all features or by name.
+        tokens_of: function from a shape, a length a sequence feature, to what a row of
+            it counts of `tokens_per_batch`; by default the last length.
         seed: of the order, in [0, 2**63).
         shuffle: a new order every epoch; without it buckets come one after another.
         remainder: a bucket's last batch, when examples do not fill it: `"fill"` adds
@@ -80,7 +83,7 @@ def bucketed_batches(
     limits = np.array(_limits(max_length, sequences))
     shapes = None if isinstance(buckets, int) else _shapes(buckets, sequences)
     lengths, kept, num_truncated = _fit(lengths, limits, shapes, too_long, sequences)
-    rows_of = functools.partial(_rows, batch_size, tokens_per_batch)
+    rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of)
     if shapes is None:
         shapes = choose_buckets(
             lengths[kept], buckets, multiple=multiple, rows_of=rows_of
@@ -254,9 +257,10 @@ def _fit(lengths, limits, shapes, too_long, sequences):
     )
 
 
-def _rows(batch_size, tokens_per_batch, shape):
+def _rows(batch_size, tokens_per_batch, tokens_of, shape):
     if batch_size is not None:
         return batch_size
-    rows = max(1, tokens_per_batch // int(shape[-1]))
+    tokens = shape[-1] if tokens_of is None else tokens_of(shape)
+    rows = max(1, tokens_per_batch // int(tokens))
     # Multiples of 8 divide among devices and fit tensor cores.
     return rows - rows % 8 if rows >= 8 else rows

@@ -184,39 +184,36 @@ def export(
     try:
         if text:
             text_form.check_tokenizer(task, format)
-        with (
-            beside(path) as partial,
-            references(chosen) as cases,
-            lora_merged(task),
-        ):
+        with beside(path) as partial, references(chosen) as cases:
             target = partial / (path.with_suffix(".onnx") if single else path).name
-            if format != "tf_saved_model":
-                matrices = Matrices(quantize)
-                names = onnx.names_of(task)
-                report, paths = onnx.write(
-                    chosen,
-                    names,
-                    target,
-                    opset=opset,
-                    portable=portable,
-                    metadata=onnx.metadata_of(task) | matrices.metadata,
-                    threshold=external_data_threshold,
-                    change=matrices.quantize,
-                    low_memory=low_memory,
-                )
-                if quantize:
-                    agreement.verify(cases, paths, names, matrices, report)
-                else:
-                    onnx.verify(
-                        cases, lambda name: onnx.open_session(paths[name]), report
+            with lora_merged(task):
+                if format != "tf_saved_model":
+                    matrices = Matrices(quantize)
+                    names = onnx.names_of(task)
+                    report, paths = onnx.write(
+                        chosen,
+                        names,
+                        target,
+                        opset=opset,
+                        portable=portable,
+                        metadata=onnx.metadata_of(task) | matrices.metadata,
+                        threshold=external_data_threshold,
+                        change=matrices.quantize,
+                        low_memory=low_memory,
                     )
-                if evaluate:
-                    report.metric = scores(task, paths, evaluate)
-            else:
-                variables = list(task.named_variables().values())
-                report = saved_model.write(chosen, variables, target)
-                report.needs = text_form.needs(task, format) if text else []
-                saved_model.verify(cases, target, report)
+                    if quantize:
+                        agreement.verify(cases, paths, names, matrices, report)
+                    else:
+                        onnx.verify(
+                            cases, lambda name: onnx.open_session(paths[name]), report
+                        )
+                else:
+                    variables = list(task.named_variables().values())
+                    report = saved_model.write(chosen, variables, target)
+                    report.needs = text_form.needs(task, format) if text else []
+                    saved_model.verify(cases, target, report)
+            if evaluate:
+                report.metric = scores(task, paths, evaluate)
             if single:
                 target.rename(partial / path.name)  # `.ONNX`
             elif format == "genai":

@@ -16,6 +16,16 @@ def merged_variables(named):
     return {name: v for name, v in named.items() if v is not None}
 
 
+def is_merged():
+    """Whether this runs inside `lora_merged`, of a model with adapters."""
+    return bool(_merged.get())
+
+
+def alpha_of(layer):
+    """The number of a layer's adapters that is no variable, or `None`."""
+    return layer.lora_alpha if has_lora(layer) else None
+
+
 def has_lora(layer):
     """Whether a layer is one of kzoo's with adapters."""
     return isinstance(layer, LoRA) and layer.lora_enabled

@@ -11,6 +11,7 @@ from kzoo.tasks.forms import is_text
 from kzoo.tasks.genai import genai_function
 from kzoo.tasks.language_model import LanguageModel
 from kzoo.tokenizers import Template
+from kzoo.training.scores import perplexity
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -75,10 +76,19 @@ class CausalLM(LanguageModel):
                 f"Received: {type(x).__name__}."
             )
         nats = float(self.energy(x, batch_size=batch_size).astype("float64").sum())
-        tokens = sum(len(row) - 1 for row in self.encode_examples(x)["token_ids"])
+        rows = self.encode_examples(x)["token_ids"]
+        tokens = sum(len(row) - 1 for row in rows)
+        if not tokens:
+            raise ValueError(
+                f"{self.name} reads nothing before the first token of a text, so that "
+                "a text needs a second one to be scored. Received: empty texts."
+            )
         characters = sum(len(text) + 1 for text in x)  # the end counts as one
+        if not self.prompt_specials[0]:  # and the first token is only read
+            first = self.tokenizer.decode([row[:1] for row in rows])
+            characters -= sum(map(len, first))
         return {
-            "perplexity": math.exp(nats / tokens),
+            "perplexity": perplexity(nats / tokens),
             "bits_per_character": nats / math.log(2) / characters,
         }
 

@@ -15,7 +15,7 @@ from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.models.stack import as_bool
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import check_batch_size, check_no_others, is_text, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 
@@ -211,6 +211,11 @@ class EncoderTask(LearnsText, Exports):
         room = None if self._limit is None else self._limit - around
         if room is None or sum(map(len, parts)) <= room:
             return parts, False
+        if room < 0:
+            raise ValueError(
+                f"{self.name} reads {self._limit} tokens, and {around} stand around "
+                f"{len(parts)} texts. Give a max_length of more than {around}."
+            )
         if len(parts) == 1:
             return [parts[0][:room]], True
         first, second = map(len, parts)
@@ -219,9 +224,10 @@ class EncoderTask(LearnsText, Exports):
 
     def _check_targets(self, x, y):
         """Raises `ValueError` unless there is a target for every example."""
-        if y is None or len(y) != len(x):
+        size = number_of(x)
+        if y is None or len(y) != size:
             raise ValueError(
-                f"{self.name} needs a target for each of {len(x)} examples. Received: "
+                f"{self.name} needs a target for each of {size} examples. Received: "
                 f"{'none' if y is None else len(y)}."
             )
 
@@ -258,6 +264,7 @@ class EncoderTask(LearnsText, Exports):
         x = self._checked_examples(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        check_no_others(self, kwargs)
         return np.stack(
             self.run(self.encode_texts(x), batch_size=batch_size, verbose=verbose)
         )
@@ -277,6 +284,7 @@ class EncoderTask(LearnsText, Exports):
         Raises:
             ValueError: numbers among these are not finite; it says why.
         """
+        check_batch_size(batch_size)
         rows = features["token_ids"]
         function = self.forward_function(list(features))
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))

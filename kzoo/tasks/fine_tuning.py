@@ -202,6 +202,12 @@ class FineTunes(keras.Model):
                 read_into(named[name], file, name)
         self._start_training_anew()
 
+    def load_weights(self, filepath, **kwargs):
+        """Keras's; functions that were compiled go on with the file's alpha, too."""
+        super().load_weights(filepath, **kwargs)
+        if any(map(has_lora, self._flatten_layers())):
+            self._forget_functions()
+
     def fine_tuning_config(self):
         """What is not as in a new task, for `get_config`; empty where all is."""
         lora = {p: v for p, v in self._lora_layers().items() if has_lora(v)}
@@ -290,6 +296,10 @@ class FineTunes(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and optimizer.built:
             self.optimizer = type(optimizer).from_config(optimizer.get_config())
+        self._forget_functions()
+
+    def _forget_functions(self):
+        """Has Keras compile its functions again."""
         self.train_function = self.test_function = self.predict_function = None
 
 

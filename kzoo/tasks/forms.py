@@ -1,6 +1,7 @@
 """Forms in which data comes: texts, columns of tables, arrays, pipelines."""
 
 import collections.abc
+import numbers
 
 import keras
 import numpy as np
@@ -51,18 +52,36 @@ def begins_with_text(element):
     return isinstance(element, (str, bytes))
 
 
+def number_of(x):
+    """How many examples there are, of a list, an array, or a dict of arrays."""
+    return len(next(iter(x.values())) if isinstance(x, dict) else x)
+
+
 def split(x, y, weights, share):
-    """x, y and weights without the last `share`, and that share as a tuple."""
-    cut = int(len(x) * (1 - share))
-    if not 0 < cut < len(x):
+    """x, y and weights without the last `share`, and that share as a tuple.
+
+    Args:
+        x: a list, or a dict of arrays of a row an example.
+        y: a list or an array, or `None`; so for `weights`.
+        weights: what each example counts.
+        share: in (0, 1).
+    """
+    size = number_of(x)
+    cut = int(size * (1 - share))
+    if not 0 < cut < size:
         raise ValueError(
             "validation_split must leave an example on both sides. Received: "
-            f"validation_split={share} of {len(x)} examples."
+            f"validation_split={share} of {size} examples."
         )
-    columns = (x, y, weights)
+
+    def part(column, rows):
+        if isinstance(column, dict):
+            return {name: values[rows] for name, values in column.items()}
+        return None if column is None else column[rows]
+
     first, last = (
-        [None if column is None else column[part] for column in columns]
-        for part in (slice(cut), slice(cut, None))
+        [part(column, rows) for column in (x, y, weights)]
+        for rows in (slice(cut), slice(cut, None))
     )
     return *first, tuple(last)
 
@@ -78,6 +97,28 @@ def columns_of(element):
 
     parts = element if isinstance(element, tuple) else (element,)
     return [column(part) for part in parts]
+
+
+def check_batch_size(rows):
+    """Raises `ValueError` where a batch would have no row."""
+    if not isinstance(rows, numbers.Integral) or rows < 1:
+        raise ValueError(
+            f"batch_size must be an integer of at least 1. Received: {rows!r}."
+        )
+
+
+def check_no_others(task, options):
+    """Raises `TypeError` where a verb that reads texts is given what it has not.
+
+    Args:
+        task: whose verb it is.
+        options: those left over.
+    """
+    if options:
+        raise TypeError(
+            f"{task.name} reads texts with batch_size and verbose alone. Received: "
+            f"{sorted(options)}."
+        )
 
 
 def is_tf_data(data):

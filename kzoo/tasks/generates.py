@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import numbers
 import reprlib
 from types import MappingProxyType
 
@@ -23,7 +22,7 @@ from kzoo.generation import (
     shape_bucket,
 )
 from kzoo.generation.streaming import TextStream, before_end, before_stop
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import check_batch_size, is_text
 from kzoo.tasks.task import Task, out_of_table
 
 HOLE = -1  # stands in a prompt where padding does
@@ -143,10 +142,7 @@ class Generates(Task):
         single, inputs = isinstance(inputs, str), self._given(inputs)
         texts = single or is_text(inputs)
         given, options = options, self._search_options(options)
-        if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
-            raise ValueError(
-                f"batch_size must be an integer of at least 1. Received: {batch_size}."
-            )
+        check_batch_size(batch_size)
         if jit_compile not in (True, False):
             raise ValueError(
                 f"jit_compile must be True or False. Received: {jit_compile!r}."

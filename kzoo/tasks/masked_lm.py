@@ -10,8 +10,9 @@ from kzoo import ops
 from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import check_no_others, is_text
 from kzoo.training import Perplexity, TokenAccuracy
+from kzoo.training.scores import perplexity
 
 _STREAM = 2**32  # beside the streams of the order of the examples, a bucket each
 
@@ -309,6 +310,7 @@ class MaskedLM(EncoderTask):
         """
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        check_no_others(self, kwargs)
         features = self._encode_masks(x)
         rows = self.run(features, batch_size=batch_size, verbose=verbose)
         return [row[: len(ids)] for row, ids in zip(rows, features["token_ids"])]
@@ -387,8 +389,10 @@ class MaskedLM(EncoderTask):
             dict of `accuracy` and `perplexity`, floats.
         """
         right, nats, count = self.guesses(x, batch_size=batch_size, seed=seed).sum(0)
-        perplexity = float(np.exp(min(nats / count, 700)))
-        return {"accuracy": float(right / count), "perplexity": perplexity}
+        return {
+            "accuracy": float(right / count),
+            "perplexity": perplexity(nats / count),
+        }
 
     def guesses(self, x, *, batch_size=32, seed=0):
         """What `score` is made of, for each row that the model reads at once.

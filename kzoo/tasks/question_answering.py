@@ -1,6 +1,7 @@
 """Extractive question answering: the part of a context that answers a question."""
 
 import warnings
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
@@ -8,7 +9,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.tasks.encoder_task import PredictionTask
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import check_no_others, is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import answer_scores
 
@@ -162,24 +163,27 @@ class QuestionAnswering(PredictionTask):
             ValueError: a context without tokens, or an answer that is not where it is
                 said to be; the example is named.
         """
+        return self._numbered_rows(x, y)[0]
+
+    def _numbered_rows(self, x, y):
         features, owned, offsets = self._encode_pairs(x)
         if y is None:
-            return features
+            return features, [number for number, *_ in owned]
         self._check_targets(x, y)
         spans = [
             self._answer_tokens(number, context, answer, offsets[number])
             for number, ((_, context), answer) in enumerate(zip(x, y))
         ]
-        kept, found = {name: [] for name in [*features, "first", "last"]}, set()
+        kept, found = {name: [] for name in [*features, "first", "last"]}, []
         for row, (number, (begin, end), _, place) in enumerate(owned):
             first, last = spans[number]
             if begin <= first and last < end:
-                found.add(number)
+                found.append(number)
                 for name, rows in features.items():
                     kept[name].append(rows[row])
                 kept["first"].append(place + first - begin)
                 kept["last"].append(place + last - begin)
-        lost = len(spans) - len(found)
+        lost = len(spans) - len(set(found))
         if lost == len(spans):
             raise ValueError(
                 f"No window of {self._limit} tokens holds a whole answer. Raise "
@@ -189,9 +193,9 @@ class QuestionAnswering(PredictionTask):
             warnings.warn(
                 f"{lost} of {len(spans)} answers are longer than a window of "
                 f"{self._limit} tokens holds, and were left out.",
-                stacklevel=2,
+                stacklevel=3,
             )
-        return kept
+        return kept, found
 
     def _answer_tokens(self, number, context, answer, offsets):
         """The first and the last token that hold a character of the answer."""
@@ -275,6 +279,7 @@ class QuestionAnswering(PredictionTask):
         """
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        check_no_others(self, kwargs)
         return self._predict_contexts(x, batch_size, verbose)[0]
 
     def _predict_contexts(self, x, batch_size=32, verbose=0):
@@ -325,7 +330,8 @@ class QuestionAnswering(PredictionTask):
         Args:
             x: pairs (question, context) of strings.
             y: for each an answer, (answer, first character), or a list of several,
-                of which the best match counts.
+                of which the best match counts; or a dict with `text`, as SQuAD's
+                `answers` are.
             **options: of `answer`.
 
         Returns:
@@ -376,6 +382,8 @@ def _texts(answers):
     """The texts of an answer, or of several."""
     if isinstance(answers, str):
         return [answers]
+    if isinstance(answers, Mapping):  # {"text": [...], "answer_start": [...]}
+        return _texts(answers["text"])
     if len(answers) == 2 and not isinstance(answers[1], (str, list, tuple)):
         return [answers[0]]  # (answer, first character)
     return [text for answer in answers for text in _texts(answer)]

@@ -193,6 +193,11 @@ class SentenceEmbedder(EncoderTask):
             )
         return super()._batches(x, *args, **kwargs)
 
+    @staticmethod
+    def _tokens_of(shape):
+        """All texts of an example are as long as the longest."""
+        return len(shape) * max(shape)
+
     def _inputs_and_targets(self, batch):
         sides = [ids for name, ids in batch.items() if name.startswith("token_ids_")]
         if not sides:
@@ -208,7 +213,7 @@ class SentenceEmbedder(EncoderTask):
 
         Args:
             x: dict of inputs with `token_ids` int (B, P, T).
-            y: float (B,) or `None`.
+            y: float (B,); or `None`, or what came of that, bool (B,).
 
         Returns:
             float (B,), or bool (B,): whether there is a token.
@@ -223,15 +228,22 @@ class SentenceEmbedder(EncoderTask):
                 f"{self.name} learns from token_ids of pairs or triples, (batch, "
                 f"texts, length). Received: a shape of {tuple(ids.shape)}."
             )
-        wrong = ContrastiveLoss if y is not None else CosineSimilarityLoss
-        if isinstance(self.loss, wrong):
+        made = y is not None and keras.backend.standardize_dtype(y.dtype) == "bool"
+        scored = y is not None and not made
+        wrong = ContrastiveLoss if scored else CosineSimilarityLoss
+        if isinstance(getattr(self, "loss", None), wrong):
             raise ValueError(
-                f"{wrong.__name__} learns from pairs with{'out' * (y is not None)} "
-                f"scores. Received: y={'given' if y is not None else None}."
+                f"{wrong.__name__} learns from pairs with{'out' * scored} "
+                f"scores. Received: y={'given' if scored else None}."
             )
         if y is not None:
-            return ops.cast(y, "float32")
+            return y if made else ops.cast(y, "float32")
         return ops.any(ops.not_equal(ids[:, 0], self.config.pad_token_id), axis=1)
+
+    def _targets_beside(self, x, y, weights):
+        if y is None and weights is not None and isinstance(x, dict):
+            return keras.ops.convert_to_numpy(self.targets(x, None))
+        return y
 
     def compute_loss(self, x=None, y=None, *args, **kwargs):
         """Keras's hook; see `targets`."""
@@ -333,13 +345,15 @@ class SentenceEmbedder(EncoderTask):
             corpus: what is searched.
             relevant: for each query the indices of the texts that it should find, a
                 list of int; or one int.
-            top_k: where recall is looked at, rising; the reciprocal rank at the last.
+            top_k: where recall is looked at, rising, or one int; the reciprocal rank
+                at the last.
             **options: of `embed`.
 
         Returns:
             dict of `recall@k` for each k and `mrr@k` for the last, floats; see
             `kzoo.training.scores.retrieval_scores`.
         """
+        top_k = (top_k,) if isinstance(top_k, (int, np.integer)) else tuple(top_k)
         relevant = [
             [r] if isinstance(r, (int, np.integer)) else list(r) for r in relevant
         ]

@@ -11,9 +11,9 @@ import numpy as np
 from kzoo.checkpoints.engine import LoadReport
 from kzoo.checkpoints.files import open_file
 from kzoo.config import ModelConfig
-from kzoo.files import write_json
+from kzoo.files import beside, install, write_json
 from kzoo.generation import CompiledFunction
-from kzoo.layers.lora import lora_merged, merged_variables
+from kzoo.layers.lora import alpha_of, is_merged, lora_merged, merged_variables
 from kzoo.models.encoder_decoder import make_stacks
 from kzoo.models.stack import Model
 from kzoo.tasks.fine_tuning import FineTunes
@@ -140,11 +140,14 @@ class Task(FineTunes, Model):
         Returns:
             `kzoo.generation.CompiledFunction`.
         """
-        # A graph reads the variables of when it was traced, and LoRA adds some.
-        variables = tuple(map(id, self.variables))
+        if is_merged():  # whose matrices are gone soon
+            return CompiledFunction(self, function, signature)
+        # A graph reads the variables of when it was traced, and LoRA adds some; of the
+        # adapters' alpha it holds the number.
+        read = (*map(id, self.variables), *map(alpha_of, self._flatten_layers()))
         kept = getattr(self, "_compiled_functions", None)
-        if kept is None or kept.variables != variables:
-            kept = self._compiled_functions = _Functions(variables)
+        if kept is None or kept.read != read:
+            kept = self._compiled_functions = _Functions(read)
         made = kept.functions.pop(key, None)
         if made is None:
             made = CompiledFunction(self, function, signature)
@@ -278,6 +281,7 @@ class Task(FineTunes, Model):
 
         Raises:
             ValueError: a class of your own, which `load_task` would not find.
+            OSError: a file cannot be written; what stood there stays as it was.
         """
         from kzoo import tasks
 
@@ -286,8 +290,6 @@ class Task(FineTunes, Model):
                 f"A folder is of one of kzoo's tasks. Received: {type(self).__name__}. "
                 "Use save_safetensors, or Keras's save of a registered class."
             )
-        folder = Path(folder)
-        self.save_safetensors(folder / WEIGHTS_FILE, dtype)
         described = {
             "task": type(self).__name__,
             "model": self.config.to_dict(),
@@ -301,11 +303,14 @@ class Task(FineTunes, Model):
                 "family": self.loaded.family,
                 "said": self.loaded.said,
             }
-        if self.tokenizer is not None:
-            self.tokenizer.save(folder)
-        else:
-            (folder / TOKENIZER_FILE).unlink(missing_ok=True)
-        write_json(folder / CONFIG_FILE, described)
+        folder = Path(folder)
+        with beside(folder / CONFIG_FILE) as partial:
+            write_json(partial / CONFIG_FILE, described)
+            self.save_safetensors(partial / WEIGHTS_FILE, dtype)
+            if self.tokenizer is not None:
+                self.tokenizer.save(partial)
+            names = {path.name for path in partial.iterdir()} | {TOKENIZER_FILE}
+            install(partial, [folder / name for name in sorted(names)])
 
     def export(self, path, format="tf_saved_model", **options):
         """Writes a verified artifact; see `kzoo.exporters.export`."""
@@ -344,8 +349,8 @@ class Task(FineTunes, Model):
         if label_smoothing and loss != "auto":
             raise ValueError(
                 f"label_smoothing={label_smoothing} is of the default loss, and a loss "
-                f"was given: {loss!r}. Give MaskedCrossEntropy(label_smoothing=...), "
-                "or leave out one of the two."
+                f"was given: {loss!r}. Give MaskedCrossEntropy({label_smoothing}, "
+                f"ignore_id={self.ignore_id}), or leave out one of the two."
             )
         choose = kwargs.get("jit_compile", "auto") == "auto"
         if choose and keras.backend.backend() == "tensorflow":
@@ -369,6 +374,8 @@ class Task(FineTunes, Model):
             kwargs["weighted_metrics"] = self._without_filling(
                 kwargs["weighted_metrics"]
             )
+        given = keras.tree.flatten([loss, metrics, kwargs.get("weighted_metrics")])
+        self._check_ignored(given)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         if choose:  # where the file is loaded may have another backend
             self._compile_config.config["jit_compile"] = "auto"
@@ -379,6 +386,22 @@ class Task(FineTunes, Model):
         if isinstance(loss, MaskedLoss):
             # Past Layer.__setattr__, which would list it a second time in `metrics`.
             object.__setattr__(self, "_loss_tracker", WeightedLoss(loss.weights))
+
+    def _check_ignored(self, given):
+        """Raises `ValueError` where a loss or metric leaves out a class, or no padding.
+
+        Args:
+            given: losses and metrics.
+        """
+        for each in given:
+            ignored = getattr(each, "ignore_id", None)
+            if ignored is not None and ignored != self.ignore_id:
+                raise ValueError(
+                    f"{self.name} leaves out targets of ignore_id={self.ignore_id}. "
+                    f"Received: {type(each).__name__} with ignore_id={ignored}, which "
+                    f"would count those and leave out others. Give it ignore_id="
+                    f"{self.ignore_id}."
+                )
 
     def _without_filling(self, metrics):
         """Metrics with Keras's accuracy as one that leaves out padding."""
@@ -474,11 +497,11 @@ class _Functions:
     """Compiled functions by key, where Keras does not look into.
 
     Args:
-        variables: the identities of those that the functions read.
+        read: what tells the variables and numbers apart that the functions read.
     """
 
-    def __init__(self, variables):
-        self.variables, self.functions = variables, {}
+    def __init__(self, read):
+        self.read, self.functions = read, {}
 
 
 def _seed_states(layer):

@@ -25,7 +25,7 @@ class TextTask(PredictionTask):
         config,
         units,
         tokenizer=None,
-        pooling="cls",
+        pooling=None,
         hidden_activation=None,
         head_dropout=0.1,
         max_length=None,
@@ -40,6 +40,14 @@ class TextTask(PredictionTask):
             max_length,
             **kwargs,
         )
+        sees_the_past = self.encoder is None and config.decoder.causal
+        if pooling is None:
+            pooling = "last" if sees_the_past else "cls"
+        if pooling == "cls" and sees_the_past:
+            raise ValueError(
+                f"pooling='cls' reads the first token, and in the causal stack of "
+                f"{self.name} that sees nothing of the text. Give pooling='last'."
+            )
         if pooling not in get_args(TextPooling):
             raise ValueError(
                 f"pooling must be one of {list(get_args(TextPooling))}. "
@@ -97,7 +105,8 @@ class TextClassifier(TextTask):
         tokenizer: for strings.
         pooling: which vector the head reads: `"cls"`, `"last"`, `"mean"`, `"max"` (see
             `kzoo.layers.pooling`); or `"max_logits"`: the head reads every token, and
-            a class has the largest of its logits.
+            a class has the largest of its logits. By default `"cls"`, but `"last"` of a
+            decoder alone, whose first token sees nothing of the text.
         hidden_activation: of an inner layer of the head, such as `"tanh"` in BERT.
         head_dropout: rate on what the head's last layer reads.
         max_length: see `EncoderTask`.

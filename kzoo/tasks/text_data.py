@@ -38,6 +38,7 @@ class LearnsText(Task):
 
     one_example = (["a"], None)
     numeric_targets = False
+    _tokens_of = None  # see `kzoo.data.bucketed_batches`
 
     def fit(
         self,
@@ -71,7 +72,8 @@ class LearnsText(Task):
             epochs: index of the last epoch.
             validation_data: as a tuple (x, y) or (x, y, weights), as an x that needs no
                 y, or a pipeline.
-            validation_split: instead, the share of the examples, the last ones.
+            validation_split: instead, the share of the examples, the last ones. Their
+                batches are of `validation_batch_size`, or as those of the training.
             sample_weight: what each example counts; of arrays as Keras takes it.
             class_weight: dict from a class to what its examples count.
             initial_epoch: where to go on; strings come in that epoch's order.
@@ -88,6 +90,7 @@ class LearnsText(Task):
                 epoch.
         """
         end_of_data = _end_of_data(kwargs)
+        rows, held_out_rows = batch_size, kwargs.pop("validation_batch_size", None)
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             if validation_split and validation_data is None:
@@ -116,7 +119,7 @@ class LearnsText(Task):
             kwargs["steps_per_epoch"] = steps
         else:
             self._check_steps(kwargs.get("steps_per_epoch"))
-            self._check_class_weight(class_weight)
+            class_weight = self._class_weights(class_weight)
             y = self._targets_beside(x, y, sample_weight)
             x = self._tokenized(x)
             ordered = isinstance(x, types.GeneratorType)
@@ -143,17 +146,21 @@ class LearnsText(Task):
             if self._is_raw(*texts):
                 held_out = self._batches(
                     *texts,
-                    batch_size,
-                    tokens_per_batch,
+                    held_out_rows or rows,
+                    None if held_out_rows else tokens_per_batch,
                     sample_weight=weights,
                     shuffle=False,
                 )
                 validation_data = self.pipeline(held_out, epochs=1)
-            elif len(parts) == 3:
-                targets = self._targets_beside(*parts)
-                validation_data = parts[0], targets, weights
-            elif not is_pair(validation_data):
-                validation_data = self._tokenized(validation_data)
+            else:
+                kwargs["validation_batch_size"] = held_out_rows or rows
+                if len(parts) == 3:
+                    targets = self._targets_beside(*parts)
+                    validation_data = parts[0], targets, weights
+                elif not is_pair(validation_data):
+                    validation_data = self._tokenized(validation_data)
+        elif held_out_rows:
+            kwargs["validation_batch_size"] = held_out_rows
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             # Else Keras makes its variables in the first step and traces that twice.
@@ -275,7 +282,13 @@ class LearnsText(Task):
 
     def _check_table(self, name, ids):
         """Raises `ValueError` where an array of ids has others than its table."""
-        size = self._table(name)[1]
+        stack, size = self._table(name)
+        if stack.positions == "learned" and ids.shape[-1] > stack.max_sequence_length:
+            raise ValueError(
+                f"{name} must have rows of at most {stack.max_sequence_length} ids, "
+                "which is how many positions the model has learned. Received: rows of "
+                f"{ids.shape[-1]}."
+            )
         wrong = out_of_table(ids, size) if ids.dtype.kind in "iu" else None
         if wrong is not None:
             what = "Token ids" if name.endswith("token_ids") else name
@@ -298,13 +311,27 @@ class LearnsText(Task):
         """`y`, or what follows from arrays: Keras would drop weights without any."""
         return y
 
-    def _check_class_weight(self, class_weight):
-        """Raises `ValueError` where Keras would weigh a sequence by some of it."""
-        if class_weight is not None and not self.target_per_example:
+    def _class_weights(self, class_weight):
+        """`class_weight` by the classes' ints, or `None`.
+
+        Raises:
+            ValueError: it is no dict of the classes of this task; or Keras would weigh
+                a sequence by some of it.
+        """
+        if class_weight is None:
+            return None
+        if not isinstance(class_weight, dict):
+            raise ValueError(
+                "class_weight must be a dict from a class to what its examples "
+                f"count. Received: {class_weight!r}."
+            )
+        if not hasattr(self, "num_classes") or not self.target_per_example:
             raise ValueError(
                 "class_weight is of tasks with one class an example. Received: "
                 f"class_weight={class_weight} for {type(self).__name__}."
             )
+        classes = self.encode_targets([*class_weight])
+        return dict(zip(classes, class_weight.values()))
 
     def _is_raw(self, x, y=None):
         """Whether `encode_examples` is to read this; else it is what Keras takes."""
@@ -362,7 +389,9 @@ class LearnsText(Task):
         sample_weight=None,
         class_weight=None,
     ):
-        features = self.encode_examples(x, y)
+        features, numbers = self._numbered_rows(x, y)
+        if sample_weight is not None and numbers is not None:
+            sample_weight = _of_rows(sample_weight, numbers, len(x))
         weights = self._weights(features, sample_weight, class_weight)
         if weights is not None:
             features = {**features, _WEIGHT: weights}
@@ -373,6 +402,10 @@ class LearnsText(Task):
             shuffle=shuffle,
             seed=seed,
         )
+
+    def _numbered_rows(self, x, y):
+        """Features, and the number of the example of each row, or `None`: one each."""
+        return self.encode_examples(x, y), None
 
     def batches(
         self,
@@ -404,6 +437,7 @@ class LearnsText(Task):
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
             pad_ids={**self._pad_ids(features), **_weight_pad(features)},
+            tokens_of=self._tokens_of,
             # Losses and metrics of Keras would count rows that only fill a batch.
             remainder="fill" if self.leaves_out_filling else "keep",
             max_length=self._max_lengths(),
@@ -431,24 +465,18 @@ class LearnsText(Task):
             if given.shape != weights.shape:
                 raise ValueError(
                     f"sample_weight must be a number for each of {count} rows; a text "
-                    "that is read in several windows has several. Received: a shape of "
-                    f"{given.shape}."
+                    "that is read in several stretches has several. Received: a shape "
+                    f"of {given.shape}."
                 )
             weights = weights * given
-        if class_weight is not None:
-            if not isinstance(class_weight, dict):
-                raise ValueError(
-                    "class_weight must be a dict from a class to what its examples "
-                    f"count. Received: {class_weight!r}."
-                )
+        known = self._class_weights(class_weight)
+        if known is not None:
             targets = np.asarray(features.get("targets", ()))
             if targets.shape != weights.shape or targets.dtype.kind != "i":
                 raise ValueError(
-                    "class_weight is of tasks with one class an example. Received: "
-                    f"class_weight={class_weight} for {type(self).__name__}."
+                    "class_weight is of targets that are classes. Received: "
+                    f"class_weight={class_weight} beside distributions."
                 )
-            names = list(class_weight)
-            known = dict(zip(self.encode_targets(names), class_weight.values()))
             weights = weights * [known.get(int(t), 1.0) for t in targets]
         return weights.astype("float32")
 
@@ -481,7 +509,8 @@ class LearnsText(Task):
     def _batch_element(self, batch):
         weights = batch.get(_WEIGHT)
         batch = {name: values for name, values in batch.items() if name != _WEIGHT}
-        return _element(*self._inputs_and_targets(batch), weights)
+        inputs, targets = self._inputs_and_targets(batch)
+        return _element(inputs, self._targets_beside(inputs, targets, weights), weights)
 
     def _encoded(self, columns):
         """A batch of a pipeline of strings: x, y and weights, where there are any."""
@@ -603,6 +632,17 @@ def _saved_epoch(callback):
         said = Path(callback.backup_dir) / "training_metadata.json"
         return json.loads(said.read_text())["epoch"] if said.is_file() else None
     return None
+
+
+def _of_rows(weights, numbers, size):
+    """What each row counts: as the example that it is a window of."""
+    weights = np.asarray(weights, "float32")
+    if weights.shape != (size,):
+        raise ValueError(
+            f"sample_weight must be a number for each of {size} examples. Received: a "
+            f"shape of {weights.shape}."
+        )
+    return weights[np.asarray(numbers, int)]
 
 
 def _weight_pad(features):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kzoo.tasks.encoder_task import PredictionTask, softmax
-from kzoo.tasks.forms import as_list, is_text
+from kzoo.tasks.forms import as_list, check_no_others, is_text
 from kzoo.tasks.text_classifier import check_labels, encode_labels
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import entity_scores
@@ -119,6 +119,9 @@ class TokenClassifier(PredictionTask):
             ValueError: a sentence without words, another number of labels than words,
                 or an unknown label; the sentence is named.
         """
+        return self._numbered_rows(x, y)[0]
+
+    def _numbered_rows(self, x, y):
         sentences = [split_words(sentence) for sentence in x]
         features, owned = self._encode_sentences(sentences)
         if y is not None:
@@ -132,7 +135,7 @@ class TokenClassifier(PredictionTask):
                 for word, place in zip(words, places, strict=True):
                     row[place] = targets[sentence][word]
             features["targets"] = rows
-        return features
+        return features, [number for number, *_ in owned]
 
     def _encode_labels(self, number, words, labels):
         labels = labels.split() if isinstance(labels, str) else labels
@@ -193,6 +196,7 @@ class TokenClassifier(PredictionTask):
         x = as_list(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        check_no_others(self, kwargs)
         sentences = [split_words(sentence) for sentence in x]
         features, owned = self._encode_sentences(sentences)
         rows = self.run(features, batch_size=batch_size, verbose=verbose)

@@ -41,7 +41,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     `fit(epochs=10)` after 4 saved epochs runs 6. `keras.callbacks.BackupAndRestore`
     writes two files in place and deletes them at the end.
 
-    Put it after callbacks that change weights at the end of an epoch.
+    Put it after callbacks that change weights at the end of an epoch. Callbacks that
+    count epochs in memory, such as Keras's `EarlyStopping` and `ReduceLROnPlateau`,
+    begin to count anew in a training that goes on; those of kzoo keep what they know
+    on disk.
 
     Args:
         path: the file, `.npz`; its folder is made.
@@ -50,8 +53,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     Raises:
         ValueError: at the start of `fit`, a file that is damaged or of another model
-            or optimizer; so it is where a kzoo model's config has other fields than
-            rates of dropout and initializers.
+            or optimizer; so it is where a kzoo model has another config, other options
+            such as labels, or adapters, but for what alone its training follows from:
+            rates of dropout and of masks, and initializers.
     """
 
     def __init__(self, path, stateful=None):
@@ -327,7 +331,7 @@ class EpochHistory(keras.callbacks.Callback):
 
 
 # Fields of a config that may change: the function a model computes does not.
-_OF_TRAINING = re.compile(r"(dropout|initializer|initializer_range)$")
+_OF_TRAINING = re.compile(r"(dropout|initializer|initializer_range|mask_rate)$")
 
 # A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,
 # and `meta.json`. Order and shapes identify a variable: its path has counters that
@@ -403,7 +407,11 @@ def _refuse(path, problem):
 def _config(model):
     """What JSON gives back of a kzoo model's config; `None` of another model."""
     to_dict = getattr(getattr(model, "config", None), "to_dict", None)
-    return json.loads(json.dumps(to_dict(), default=str)) if callable(to_dict) else None
+    if not callable(to_dict):
+        return None
+    described = {**to_dict(), "options": getattr(model, "options", {})}
+    described |= getattr(model, "fine_tuning_config", dict)()
+    return json.loads(json.dumps(described, default=str))
 
 
 def _check_config(path, meta, model):

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import math
 import re
 import string
 from collections import Counter
@@ -24,6 +25,11 @@ def metrics_library(name):
             f"This score is computed by {name.split('.')[0]}, which is not installed. "
             'Run: pip install "kzoo[metrics]"'
         ) from error
+
+
+def perplexity(nats):
+    """exp of a mean of -log p; a number of JSON, however badly a model has diverged."""
+    return math.exp(min(nats, 700))
 
 
 def classification_scores(y_true, y_pred):

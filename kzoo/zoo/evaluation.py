@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 from kzoo.data import DataError, padded_batch
-from kzoo.training.scores import metrics_library
+from kzoo.training.scores import metrics_library, perplexity
 from kzoo.zoo.examples import inputs_and_targets, read_test, stretches
 from kzoo.zoo.exports import measure_exports
 
@@ -471,9 +471,9 @@ def _language(recipe, examples, nats_and_tokens):
     per_character, per_word = tokens.sum() / characters, tokens.sum() / words
     return {
         "loss": row(float),
-        "perplexity": row(math.exp),
+        "perplexity": row(perplexity),
         "bits_per_character": row(lambda nats: nats * per_character / math.log(2)),
-        "word_perplexity": row(lambda nats: math.exp(min(nats * per_word, 700))),
+        "word_perplexity": row(lambda nats: perplexity(nats * per_word)),
     }
 
 
@@ -514,8 +514,10 @@ def _masked(recipe, examples, guesses):
     """Accuracy and perplexity of the tokens that were chosen and masked."""
 
     def scores(right, nats, count):
-        perplexity = np.exp(np.minimum(nats / count, 700))
-        return {"accuracy": right / count, "perplexity": perplexity}
+        return {
+            "accuracy": right / count,
+            "perplexity": np.exp(np.minimum(nats / count, 700)),
+        }
 
     return _of_sums(guesses, scores)
 

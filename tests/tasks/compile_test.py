@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.training import TokenAccuracy
+from kzoo.training import MaskedCrossEntropy, TokenAccuracy
 from tests.words import TOKENIZER, WORDS, causal, compiled, seq2seq
 
 ROOT = Path(__file__).parents[2]
@@ -137,3 +137,14 @@ assert abs(loss - expected) < 1e-4, (loss, expected)
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_loss_that_leaves_out_a_class_is_refused():
+    loss, metric = MaskedCrossEntropy(0.1), TokenAccuracy()  # leave out 0
+    for options in (dict(loss=loss), dict(metrics=[metric]), dict(metrics=[[metric]])):
+        with pytest.raises(ValueError, match="ignore_id=-1.*with ignore_id=0"):
+            tagger().compile(**options)
+    with pytest.raises(ValueError, match=r"Give MaskedCrossEntropy\(0.1, ignore_id=-1"):
+        tagger().compile(loss="mse", label_smoothing=0.1)
+    tagger().compile(loss=MaskedCrossEntropy(0.1, ignore_id=-1))
+    seq2seq().compile(loss=loss, metrics=[metric])  # whose padding is 0

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import kzoo
+from kzoo.tokenizers import Template
 from tests.harness import perturb, to_numpy
 from tests.reference import Reference
-from tests.words import PAIRS, TOKENIZER, WORDS, causal, seq2seq
+from tests.words import PAIRS, TOKENIZER, WORDS, causal, perturbed, seq2seq
 
 
 def reference_of(model):
@@ -85,6 +86,24 @@ def test_perplexity_and_bits_follow_from_the_energy():
     assert score["bits_per_character"] == pytest.approx(
         energy / np.log(2) / tokens, rel=1e-6
     )
+
+
+def test_a_model_that_diverged_has_a_number_and_without_a_start_no_first_token():
+    model = perturbed(causal())
+    table = model.named_variables()["decoder/token_embedding/embeddings"]
+    table.assign(table.value * 1e4)
+    assert model.score(["abc"])["perplexity"] == pytest.approx(np.exp(700))
+    # Nothing stands before a text, as GPT-2 reads it: its first letter is only read.
+    template = Template.of((), ())
+    tokenizer = TOKENIZER.with_conventions(template=template)
+    model = causal(tokenizer)
+    energy = model.energy(["abc", "d"]).sum()
+    score = model.score(["abc", "d"])
+    assert score["perplexity"] == pytest.approx(np.exp(energy / 4), rel=1e-6)
+    bits = energy / np.log(2) / 4  # "b", "c" and two ends
+    assert score["bits_per_character"] == pytest.approx(bits, rel=1e-6)
+    with pytest.raises(ValueError, match="needs a second one to be scored"):
+        model.score([""])
 
 
 def test_a_weight_that_is_not_finite_is_named():

@@ -390,3 +390,43 @@ def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
     resumed = values(train(2, tmp_path / "half.npz"))
     for name in whole:
         np.testing.assert_array_equal(whole[name], resumed[name])
+
+
+@pytest.mark.parametrize("road", ["load_lora", "load_weights"])
+def test_adapters_of_another_alpha_count_in_what_is_compiled(tmp_path, road):
+    ids = {"token_ids": np.array([[1, 5, 6, 7, 2], [1, 7, 5, 2, 0]], "int32")}
+
+    def made(alpha):
+        keras.utils.set_random_seed(0)
+        task = classifier()
+        task.enable_lora(2, "*", alpha=alpha)
+        return randomize(task)
+
+    one, other = made(1), made(20)
+    before = one.predict(WORDS[:4]), one.predict(ids, verbose=0)
+    path = tmp_path / ("a.safetensors" if road == "load_lora" else "a.weights.h5")
+    getattr(other, road.replace("load", "save"))(path)
+    getattr(one, road)(path)
+    for mine, theirs, old in zip(
+        (one.predict(WORDS[:4]), one.predict(ids, verbose=0)),
+        (other.predict(WORDS[:4]), other.predict(ids, verbose=0)),
+        before,
+    ):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+        assert np.abs(mine - old).max() > 0.1
+
+
+def test_what_an_export_scored_goes_on_with_the_adapters(tmp_path):
+    task = classifier()
+    task.enable_lora(2, "*")
+    randomize(task)
+    texts, ids = WORDS[:4], {"token_ids": np.array([[1, 5, 6, 2]], "int32")}
+    evaluate = task.encode_text(texts)[0], LABELS * 2
+    report = task.export(tmp_path / "model.onnx", format="onnx", evaluate=evaluate)
+    assert report.metric["model"] == report.metric["artifact"]
+    before = task.predict(texts), task.predict(ids, verbose=0)
+    for name, variable in task.named_variables().items():
+        if name.endswith("_b"):
+            variable.assign(3.0 * variable.value)
+    for old, new in zip(before, (task.predict(texts), task.predict(ids, verbose=0))):
+        assert np.abs(old - new).max() > 0.05

@@ -327,6 +327,32 @@ def test_strings_are_cut_to_the_learned_positions_on_every_pipeline():
     assert model.predict(words, verbose=0).shape[1] == 3
 
 
+def test_held_out_batches_are_as_those_of_the_training():
+    pairs = [(a, b) for a, b in zip(WORDS[:16], WORDS[20:36])]
+    sizes = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, dropout=0.0)
+    model = kzoo.SentenceEmbedder.from_size("tiny", TOKENIZER, **sizes)
+    compiled(model, keras.optimizers.SGD(0.0), eager=True)
+    by_size = {n: model.evaluate(pairs, batch_size=n, verbose=0) for n in (4, 8)}
+    assert by_size[8] - by_size[4] > 0.1  # a text has more others to be told from
+
+    def held_out(**options):
+        fit = model.fit(
+            pairs, validation_data=pairs, shuffle=False, verbose=0, **options
+        )
+        return fit.history["val_loss"][0]
+
+    assert held_out(batch_size=4) == pytest.approx(by_size[4])
+    got = held_out(batch_size=4, validation_batch_size=8)
+    assert got == pytest.approx(by_size[8])
+    got = held_out(tokens_per_batch=1024, validation_batch_size=8)
+    assert got == pytest.approx(by_size[8])
+    ids, _ = model.encode_text(pairs)
+    history = model.fit(
+        pairs, validation_data=(ids, None), batch_size=4, shuffle=False, verbose=0
+    ).history
+    assert history["val_loss"][0] == pytest.approx(by_size[4])
+
+
 # Refusals.
 
 
@@ -356,3 +382,13 @@ def test_what_cannot_be_read_is_refused():
     )
     with pytest.raises(ValueError, match="grain.MapDataset and IterDataset"):
         compiled(causal(), eager=True).fit(loader, verbose=0)
+
+
+def test_rows_beyond_the_learned_positions_are_refused():
+    model = compiled(causal(positions="learned", max_sequence_length=3))
+    ids = {"token_ids": np.full((2, 4), 5, "int32")}
+    for verb in (model.fit, model.evaluate, model.predict, model.energy):
+        with pytest.raises(ValueError, match="token_ids must have rows of at most 3"):
+            verb(ids)
+    with pytest.raises(ValueError, match="batch_size must be an integer of at least 1"):
+        model.energy(["a"], batch_size=0)

@@ -410,3 +410,13 @@ def test_a_sentencepiece_mask_stands_for_a_word():
     model = perturbed(task(tokenizer))
     ((found,),) = model.fill(["a man <mask> a bike."], top_k=3)
     assert len(found) == 3 and all(0 < each.probability < 1 for each in found)
+
+
+def test_a_share_of_arrays_is_held_out():
+    model = compiled(perturbed(task()), keras.optimizers.SGD(0.0), eager=True)
+    ids = model.encode_text(TEXTS[:8])[0]["token_ids"]
+    history = model.fit(
+        {"token_ids": ids}, validation_split=0.25, batch_size=2, verbose=0
+    ).history
+    expected = model.evaluate({"token_ids": ids[6:]}, batch_size=2, verbose=0)
+    assert history["val_loss"] == [pytest.approx(expected[0], rel=1e-5)]

@@ -310,3 +310,29 @@ def test_what_does_not_fit_is_named():
         model.answer([pair], max_answer_length=0)
     with pytest.raises(ValueError, match="must be at least 8.*Received: 7"):
         task(max_length=7)
+
+
+def test_weights_are_of_examples_however_many_windows_hold_an_answer():
+    model = task(max_length=9)
+    # The first answer fits no window; the second stands where two overlap.
+    long, twice = ("a", "abcdabcdabcd"), ("a", "abcdabcd")
+    x, y = [long, twice], [("abcdabcdabcd", 0), ("d", 3)]
+    with pytest.warns(UserWarning, match="1 of 2 answers are longer"):
+        features, numbers = model._numbered_rows(x, y)
+    rows = len(features["first"])
+    assert numbers == [1] * rows and rows > 1
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    with pytest.warns(UserWarning, match="1 of 2 answers"):
+        heavy = model.evaluate(x, y, sample_weight=[7.0, 1.0], verbose=0)
+    light = model.evaluate([twice], [y[1]], verbose=0)
+    assert heavy == pytest.approx(light)
+    with pytest.raises(ValueError, match="a number for each of 1 examples"):
+        model.evaluate([twice], [y[1]], sample_weight=[1.0, 1.0])
+
+
+def test_answers_may_be_as_squad_has_them():
+    model = perturbed(task())
+    x = [("a", "abcd"), ("b", "dcba")]
+    found = [answer.text for answer in model.answer(x)]
+    y = [{"text": ["no", text], "answer_start": [0, 0]} for text in found]
+    assert model.score(x, y) == {"exact_match": 1.0, "f1": 1.0}

@@ -382,3 +382,36 @@ def test_what_cannot_be_embedded_or_searched_is_named():
         task.score_retrieval(["a", "b"], ["c"], [[0], []])
     with pytest.raises(ValueError, match="'cls', 'last', 'mean', 'max'.*'max_logits'"):
         embedder(pooling="max_logits")
+
+
+def test_weights_count_without_scores_in_every_form():
+    task = compiled(perturbed(embedder()), keras.optimizers.SGD(0.0), eager=True)
+    ids, _ = task.encode_text(PAIRS)
+    weights = np.linspace(0.0, 2.0, len(PAIRS)).astype("float32")
+    real = np.ones(len(PAIRS), bool)
+    expected = float(ContrastiveLoss()(real, task(ids), weights))
+    assert expected != pytest.approx(float(ContrastiveLoss()(real, task(ids))))
+    given = dict(batch_size=len(PAIRS), verbose=0)
+    for x in (ids, PAIRS):
+        got = task.evaluate(x, sample_weight=weights, **given)
+        assert got == pytest.approx(expected, rel=1e-5)
+        history = task.fit(
+            x, sample_weight=weights, validation_data=(x, None, weights), **given
+        ).history
+        for name in ("loss", "val_loss"):
+            assert history[name] == [pytest.approx(expected, rel=1e-5)]
+
+
+def test_tokens_per_batch_count_every_text_at_the_longest_one_s_length():
+    pairs = [("abcd" * 4, "ab")] * 40
+    task = compiled(embedder())
+    batches = task.batches(task.encode_examples(pairs), tokens_per_batch=512)
+    for i in range(len(batches)):
+        inputs, _ = task._inputs_and_targets(batches[i])
+        assert 256 < inputs["token_ids"].size <= 512
+
+
+def test_recall_at_one_place_is_an_int():
+    task = perturbed(embedder())
+    got = task.score_retrieval(WORDS[:3], WORDS[:9], [0, 1, 2], top_k=1)
+    assert got == {"recall@1": 1.0, "mrr@1": 1.0}

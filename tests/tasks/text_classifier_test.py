@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kzoo
 from kzoo.tasks import load_task
+from kzoo.tokenizers import Template
 from kzoo.training import ResumableCheckpoint
 from tests.harness import KillBefore, Killed, difference, perturb, to_numpy
 from tests.reference import Reference, log_softmax
@@ -21,6 +22,9 @@ SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, drop
 # What a text with an "a" is called; and a number of it.
 TEXTS = [word for word in WORDS if len(word) < 4][:48]
 NAMES = ["yes" if "a" in text else "no" for text in TEXTS]
+# Three of each.
+MIXED = zip(*sorted(zip(NAMES, TEXTS))[:3], *sorted(zip(NAMES, TEXTS))[-3:])
+MIXED = [list(column) for column in MIXED][::-1]
 NUMBERS = [text.count("a") - 0.5 * text.count("b") for text in TEXTS]
 
 
@@ -80,6 +84,7 @@ def expected_outputs(task, ids, mask=None, segments=None):
         (architecture, pooling, ("right", "left")[(number + shift) % 2])
         for shift, architecture in enumerate(["encoder", "decoder"])
         for number, pooling in enumerate(POOLINGS)
+        if (architecture, pooling) != ("decoder", "cls")  # which is refused
     ],
 )
 def test_logits_equal_the_reference(architecture, pooling, side):
@@ -124,16 +129,19 @@ POSITIONS = ["learned", "sinusoidal", "rotary", "relative", "alibi", "none"]
 
 
 @given(
-    pooling=st.sampled_from(POOLINGS),
+    pooling_of=st.sampled_from(
+        [("encoder", pooling) for pooling in POOLINGS]
+        + [("decoder", pooling) for pooling in POOLINGS[1:]]
+    ),
     positions=st.sampled_from(POSITIONS),
-    architecture=st.sampled_from(["encoder", "decoder"]),
     words=st.lists(st.text("abcd", max_size=4), min_size=3, max_size=3),
     left=st.integers(0, 3),
 )
 @settings(max_examples=15, deadline=None)
 def test_neither_padding_nor_batching_changes_a_prediction(
-    built, pooling, positions, architecture, words, left
+    built, pooling_of, positions, words, left
 ):
+    architecture, pooling = pooling_of
     task = built(pooling=pooling, positions=positions, architecture=architecture)
     ids = ids_of(words)
     # Few shapes, for backends that compile for each.
@@ -480,3 +488,70 @@ def test_what_is_no_distribution_is_refused(wrong):
     expected = rf"must be 2 numbers of at least 0 .* for example {len(wrong) - 1}\."
     with pytest.raises(ValueError, match=expected):
         classifier.encode_examples(["a man"] * len(wrong), wrong)
+
+
+def test_a_decoder_alone_reads_its_last_token():
+    task = perturbed(classifier(architecture="decoder"))
+    assert task.options["pooling"] == "last"
+    assert np.ptp(task.predict(["a", "dddd", "bcda"]), axis=0).min() > 1e-3
+    assert classifier().options["pooling"] == "cls"
+    with pytest.raises(ValueError, match="sees nothing of the text. Give pooling='las"):
+        classifier(architecture="decoder", pooling="cls")
+
+
+def test_class_weights_by_name_count_beside_arrays_too():
+    task = compiled(perturbed(classifier()), keras.optimizers.SGD(0.0), eager=True)
+    texts, names = MIXED
+    x, y = task.encode_text(texts, names)
+    weights = {"no": 5.0, "yes": 0.5}
+
+    def loss(*data, **options):
+        return task.fit(*data, batch_size=6, verbose=0, **options).history["loss"][0]
+
+    expected = loss(texts, names, class_weight=weights)
+    assert loss(x, y, class_weight=weights) == pytest.approx(expected, rel=1e-5)
+    assert loss(x, y) != pytest.approx(expected, rel=1e-2)
+    with pytest.raises(ValueError, match="one of .*'no'.*Received: 'nope'"):
+        task.fit(x, y, class_weight={"nope": 2.0})
+
+
+def test_options_that_no_verb_has_are_refused():
+    task = classifier()
+    with pytest.raises(TypeError, match=r"alone. Received: \['return_probabilites'\]"):
+        task.classify(["a"], return_probabilites=True)
+    with pytest.raises(TypeError, match=r"Received: \['steps'\]"):
+        task.predict(["a"], steps=1)
+    with pytest.raises(ValueError, match="batch_size must be .* Received: 0"):
+        task.predict(["a"], batch_size=0)
+
+
+def test_arrays_have_a_score():
+    task = perturbed(classifier())
+    texts, names = MIXED
+    x, y = task.encode_text(texts, names)
+    expected = task.score(texts, names)
+    assert task.score(x, y) == expected
+    assert task.score({**x, "padding_mask": x["token_ids"] != 0}, y) == expected
+    with pytest.raises(ValueError, match="target for each of 6 examples. Received: 5"):
+        task.score(x, y[:5])
+
+
+def test_a_template_leaves_room_or_is_refused():
+    template = Template.of([1], [2], [2, 2, 2])
+    own = TOKENIZER.with_conventions(template=template)
+    with pytest.raises(ValueError, match="reads 4 tokens, and 5 stand around 2 texts"):
+        classifier(own, max_length=4).predict([("ab", "cd")])
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(labels=LABELS[::-1]), dict(pooling="mean")], ids=str
+)
+def test_a_training_does_not_go_on_with_other_options(tmp_path, changes):
+    callbacks = [ResumableCheckpoint(tmp_path / "state.npz")]
+    task = compiled(classifier(head_dropout=0.1), eager=True)
+    task.fit(TEXTS[:4], NAMES[:4], callbacks=callbacks, verbose=0)
+    other = compiled(classifier(head_dropout=0.1, **changes), eager=True)
+    with pytest.raises(ValueError, match=f"options.{next(iter(changes))}="):
+        other.fit(TEXTS[:4], NAMES[:4], epochs=2, callbacks=callbacks, verbose=0)
+    other = compiled(classifier(head_dropout=0.5), eager=True)
+    other.fit(TEXTS[:4], NAMES[:4], epochs=2, callbacks=callbacks, verbose=0)
