@@ -19,6 +19,7 @@ from kzoo.cli.console import (
     out,
     progress,
 )
+from kzoo.cli.reports import check_kept
 
 HELP = help_text("""
 Score a model on the test sets of its recipe.
@@ -85,6 +86,8 @@ def evaluate(
     ] = False,
 ):
     """Runs the command."""
+    from kzoo.zoo.registry import EXPORTS, SCORES
+
     own = Path(preset)
     writable = own.is_dir() and os.access(own, os.W_OK)
     if exports and not writable:
@@ -96,16 +99,19 @@ def evaluate(
             f"Received: --recipe {recipe_path}."
         )
     if output is None and writable and not (tests or recipe_path):
-        output = own / "scores.json"
+        output = own / SCORES
     if output is not None and not output.parent.is_dir():
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
     if output is not None and output.is_dir():
         raise Failure(f"--out {output}: expected a file. Received: a folder.")
+    if output is not None:
+        check_kept("--out", output, recipe_path)
+        check_kept("--out", output, preset, known=(SCORES, EXPORTS))
     load_keras()
     from kzoo.zoo.evaluation import evaluate as scores_of
     from kzoo.zoo.evaluation import evaluate_exports
     from kzoo.zoo.recipes import Recipe
-    from kzoo.zoo.registry import EXPORTS, TASKS
+    from kzoo.zoo.registry import TASKS
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
     task = load_model(preset)

@@ -119,7 +119,7 @@ def export(
     """Runs the command."""
     if (out_path.exists() or out_path.is_symlink()) and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
-    reports.check_path(report, out_path)
+    reports.check_path(report, out_path, model)
     onnx = format != "tf_saved_model"
     if (
         not onnx
@@ -143,7 +143,7 @@ def export(
             f"--quantize {quantize}."
         )
     task = load_model(model)
-    _check(task, functions, opset if exporter == "kzoo" else None, portable)
+    _check(task, functions, opset if exporter == "kzoo" else None, portable, text)
     options = dict(format=format, overwrite=overwrite)
     options |= dict(text=True) if text else {}
     options |= dict(functions=functions) if functions else {}
@@ -159,13 +159,14 @@ def export(
     reports.show(reports.run(description, task.export, out_path, **options), report)
 
 
-def _check(task, functions, opset, portable):
+def _check(task, functions, opset, portable, text):
     """Refuses what no export of the model can have."""
     from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, PORTABLE_OPSET
 
     steps = getattr(task, "stepwise_functions", list)()
     known = [function.name for function in (*steps, *task.export_functions())]
-    if not {*(functions or ())} <= {*known}:
+    # Those of text are others, which the export itself knows.
+    if not text and not {*(functions or ())} <= {*known}:
         raise Failure(
             f"--functions: expected names of {known}. Received: {', '.join(functions)}."
         )

@@ -29,7 +29,7 @@ def read(path, task):
         DataError: what stands there cannot be right; the line is named.
     """
     path = Path(path)
-    suffix = Path(path.name.removesuffix(".gz")).suffix
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix == ".npz":
         return _arrays(path)
     if suffix in (".json", ".jsonl"):

@@ -12,12 +12,13 @@ Report = Annotated[
 ]
 
 
-def check_path(path, artifact):
+def check_path(path, artifact, *kept):
     """Refuses a report that cannot be written, before anything is computed.
 
     Args:
         path: of the report, or `None`.
         artifact: the path of the files that it is about, which it must not replace.
+        *kept: see `check_kept`.
     """
     if path is None:
         return
@@ -33,6 +34,27 @@ def check_path(path, artifact):
         own.append(artifact.with_suffix(BESIDE))
     if report in own or artifact in report.parents:
         raise Failure(f"--report {path} is the artifact's own. Give another file.")
+    check_kept("--report", path, *kept)
+
+
+def check_kept(option, path, *kept, known=()):
+    """Refuses to replace a file that is read, or is one of a model's folder.
+
+    Args:
+        option: that names the file.
+        path: of the file.
+        *kept: files and folders, or names of presets, which are none; or `None`.
+        known: names of files in such a folder that may be replaced.
+    """
+    if not path.exists():
+        return
+    file = path.resolve()
+    for each in kept:
+        other = Path(each).resolve() if each is not None else None
+        own = other in file.parents and file.name not in known
+        if file == other or own:
+            what = f"is a file of {each}" if own else "is read"
+            raise Failure(f"{option} {path} {what}. Give another file.")
 
 
 def run(description, make, *arguments, **options):

@@ -68,7 +68,7 @@ def verify(
             f"{artifact} holds no model. Expected an ONNX file, or a folder that "
             "`kzoo export` wrote."
         )
-    reports.check_path(report, artifact)
+    reports.check_path(report, artifact, against, input)
     task = load_model(against)
     from kzoo.cli.inputs import read
     from kzoo.exporters import verify as verify_files

@@ -1,6 +1,7 @@
 """Lets a task answer with an artifact, so that its own metric measures the artifact."""
 
 import contextlib
+import importlib
 from pathlib import Path
 
 import keras
@@ -118,7 +119,15 @@ def _of_text(task, sessions):
         outputs = [output.name for output in session.get_outputs()]
         for first in range(0, len(next(iter(columns.values()))), batch_size):
             feed = {k: v[first : first + batch_size] for k, v in columns.items()}
-            found.append(dict(zip(outputs, session.run(None, options | feed))))
+            try:
+                values = session.run(None, options | feed)
+            except Exception as error:  # each runtime has its own
+                raise ExportError(
+                    f"The artifact of {task.name} does not answer {name!r} of "
+                    f"{len(next(iter(feed.values())))} texts from number {first}: "
+                    f"{error}"
+                ) from error
+            found.append(dict(zip(outputs, values)))
         return {key: np.concatenate([each[key] for each in found]) for key in outputs}
 
     def predict(x, *, batch_size=32, **_):
@@ -179,6 +188,8 @@ def sessions_of(task, folder, report):
     from kzoo.exporters.text import offered
 
     if report.format == "tf_saved_model":
+        for package in report.needs:  # whose operators the graph has
+            importlib.import_module(package.split()[0].replace("-", "_"))
         own = offered(task, report.format) if report.text else task.export_functions()
         own = [function for function in own if function.name in report.functions]
         return saved_model.open_sessions(folder, own)

@@ -170,7 +170,7 @@ def export(
         )
     _check_model(task)
     if (format == "tf_saved_model" and (opset or portable)) or (
-        format != "onnx" and external_data_threshold
+        format != "onnx" and external_data_threshold is not None
     ):
         raise ExportError(
             "opset, portable and external_data_threshold are options of format='onnx'. "
@@ -181,6 +181,11 @@ def export(
     targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
     for target in targets:
         _check_target(target, single, overwrite)
+    if single and not path.exists() and targets[1].exists():
+        raise ExportError(
+            f"{targets[1]} exists, and is the weights of no {path.name}. Choose "
+            "another path, or remove it."
+        )
     try:
         if text:
             text_form.check_tokenizer(task, format)
@@ -205,7 +210,10 @@ def export(
                         agreement.verify(cases, paths, names, matrices, report)
                     else:
                         onnx.verify(
-                            cases, lambda name: onnx.open_session(paths[name]), report
+                            cases,
+                            lambda name: onnx.open_session(paths[name]),
+                            report,
+                            onnx.of_ids(names, report.opset, low_memory),
                         )
                 else:
                     variables = list(task.named_variables().values())
@@ -225,6 +233,8 @@ def export(
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
             report.files = _sizes(partial if single else target)
+            if not overwrite and path.exists():
+                raise ExportError(f"{path} has come into being. Choose another path.")
             if not single:
                 report.sha256 = _hashes(target)
                 report.save(target / _REPORT)
@@ -242,7 +252,8 @@ def verify(path, task, inputs=None):
 
     Args:
         path: a folder or file that `export` wrote.
-        task: the task that it should equal.
+        task: the task that it should equal; of what exporter="tf2onnx" wrote any Keras
+            model.
         inputs: what to compare on, beside what every export is compared on. A list of
             examples: strings, or (first, second) pairs of strings where the task reads
             pairs, or (source, target); or ids, a list of int each for the first input,
@@ -261,6 +272,8 @@ def verify(path, task, inputs=None):
         ValueError: the task cannot read an input.
     """
     path = Path(path)
+    if not hasattr(task, "export_functions"):
+        return _verify_converted(path, task, inputs)
     _check_model(task)
     said = _said_of(path)
     text, format = said.get("text", False), "onnx"
@@ -274,9 +287,7 @@ def verify(path, task, inputs=None):
         text = onnx.takes_text(session)
         metadata = session.get_modelmeta().custom_metadata_map
         if metadata.get("exporter") == "tf2onnx":
-            report = _verify_converted(path, task, inputs)
-            report.files = _sizes(path)
-            return report
+            return _verify_converted(path, task, inputs)
     _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
         declared = saved_model.signatures_of(path)
@@ -325,7 +336,9 @@ def verify(path, task, inputs=None):
             elif mode:
                 _verify_quantized(cases, paths, task, mode, report)
             else:
-                onnx.verify(cases, session_of, report)
+                with lora_merged(task):
+                    of_ids = onnx.of_ids(onnx.names_of(task), onnx.DEFAULT_OPSET)
+                    onnx.verify(cases, session_of, report, of_ids)
         if format == "genai":
             genai.verify(task, path, report, some)
         reports.append(report)
@@ -425,14 +438,20 @@ def _verify_converted(path, task, inputs):
             f"{path} was made by exporter='tf2onnx', and inputs of your own go with "
             "exporter='kzoo'. Leave them out, or export format='onnx' anew."
         )
-    function, signature, _ = _forward(task)
-    cases = function.cases(np.random.default_rng(0))
+    signature = None
+    if hasattr(task, "export_functions"):
+        function, signature, _ = _forward(task)
+        cases = function.cases(np.random.default_rng(0))
+    else:  # another model of Keras
+        cases = tf2onnx.random_inputs(task)
+        cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}
     report = ExportReport(str(path), "onnx")
     for name, case in cases.items():
         found = tf2onnx.compare(task, path, [case], input_signature=signature)
         difference = max(found.values())
         report.checks.append(dict(function="forward", case=name, difference=difference))
     report.seconds["verify"] = time.perf_counter() - start
+    report.files = _sizes(path)
     return report
 
 
@@ -479,7 +498,12 @@ def _convert(model, path, format, opset, overwrite, input_signature):
 
     if format != "onnx":
         raise ExportError(f"exporter='tf2onnx' writes onnx. Received: {format!r}.")
-    start = time.perf_counter()
+    if not _is_file_name(path):
+        raise ExportError(
+            "exporter='tf2onnx' writes one file, whose name ends in .onnx. Received: "
+            f"{path}."
+        )
+    start, replaces = time.perf_counter(), overwrite and path.exists()
     opset = opset or onnx.PORTABLE_OPSET
     axes = None
     if input_signature is None and hasattr(model, "export_functions"):
@@ -493,7 +517,7 @@ def _convert(model, path, format, opset, overwrite, input_signature):
         overwrite=overwrite,
     )
     beside = path.with_suffix(onnx.BESIDE)
-    if overwrite and _is_file_name(path) and beside.is_file():
+    if replaces and beside.is_file():
         beside.unlink()  # the weights of the file before
     report = ExportReport(str(path), "onnx", opset=opset)
     report.files = {path.name: path.stat().st_size}
@@ -615,11 +639,16 @@ def _check_model(task):
 
 
 def _function_in(session, functions, path):
-    """Which of the functions a single file holds, by its outputs."""
+    """Which of the functions a single file holds, by what it needs and gives."""
     outputs = {output.name for output in session.get_outputs()}
-    for function in functions.values():
-        if set(function.outputs) == outputs:
-            return function
+    needed = {each.name for each in session.get_inputs()}
+    fitting = [f for f in functions.values() if set(f.outputs) == outputs]
+    # One whose input alone has another name is compared, and refused for that.
+    fitting.sort(
+        key=lambda f: needed != {a.name for a in f.arguments if a.default is None}
+    )
+    if fitting:
+        return fitting[0]
     raise ExportError(f"{path} holds none of {list(functions)}. It gives {outputs}.")
 
 

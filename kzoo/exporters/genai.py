@@ -37,6 +37,12 @@ def function_of(task):
             f"Received: {type(task).__name__}. Export format='onnx', whose "
             "functions='prefill' and 'step' serve token by token, too."
         )
+    if task.own_processors:
+        raise ExportError(
+            "onnxruntime-genai searches by itself and knows no processors. Received: "
+            f"{task.name}.processors={task.processors!r}. Take them from the task, or "
+            "export format='onnx', whose `generate` holds them."
+        )
     return task.genai_function()
 
 

@@ -59,7 +59,18 @@ def emit(function, names, opset, low_memory=False):
                 axes=argument.axes,
                 default=argument.default,
             )
-        for name, value in function.call(inputs).items():
+        try:
+            values = function.call(inputs)
+        except Exception as error:  # each backend has its own
+            if "OnnxValue" not in str(error) or isinstance(error, ExportError):
+                raise
+            raise ExportError(
+                f"{function.name} uses an operation that is not of kzoo.ops, and so has"
+                " no form in ONNX. Write your own layers and tasks over kzoo.ops, or "
+                "export the forward pass with exporter='tf2onnx'. Received: "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from error
+        for name, value in values.items():
             graph.output(value, name, axes=function.outputs[name])
     graph.prune()
     graph.sink()
@@ -142,7 +153,29 @@ def write(
     return report, paths
 
 
-def verify(cases, session_of, report):
+def of_ids(names, opset, low_memory=False):
+    """What a file of ids gives that has the weights of one of text; see `checks`.
+
+    Args:
+        names: as for `write`; so for the others.
+        opset: of the graph.
+        low_memory: see `export`.
+
+    Returns:
+        function from a `Function` and its numpy inputs to its outputs.
+    """
+
+    def run(function, inputs):
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "ids"
+            options = dict(portable=False, metadata={}, low_memory=low_memory)
+            _, paths = write([function], names, target, opset=opset, **options)
+            return runner(function, open_session(paths[function.name]))(inputs)
+
+    return run
+
+
+def verify(cases, session_of, report, of_ids=None):
     """Runs every case in onnxruntime.
 
     Args:
@@ -150,6 +183,7 @@ def verify(cases, session_of, report):
         session_of: from a function's name to its session; called one by one, so that
             only one need be in memory.
         report: gets the checks.
+        of_ids: see `checks.verify`.
 
     Raises:
         ExportError: onnxruntime refuses a file, or it differs from Keras.
@@ -162,7 +196,7 @@ def verify(cases, session_of, report):
 
     start = time.perf_counter()
     report.runtime = f"onnxruntime {onnxruntime.__version__}"
-    checks.verify(cases, answers(), report)
+    checks.verify(cases, answers(), report, of_ids)
     report.seconds["verify"] = time.perf_counter() - start
 
 

@@ -13,7 +13,7 @@ class ExportReport:
 
     Args:
         path: of the artifact.
-        format: `"onnx"` or `"tf_saved_model"`.
+        format: `"onnx"`, `"tf_saved_model"` or `"genai"`.
         runtime: what it was verified in, with its version.
         needs: packages with their versions that it needs beside the runtime.
         text: whether it takes text, and not token ids.

@@ -65,6 +65,12 @@ def write(functions, variables, target):
     module.resources = [list(function.resources()) for function in functions]
     try:
         tf.saved_model.save(module, str(target), signatures=signatures)
+    except AssertionError as error:
+        raise ExportError(
+            "TensorFlow finds a variable that is none of the task's, such as one that "
+            "a function among its processors reads: make it a constant there. "
+            f"Received: {' '.join(str(error).split())[:300]}"
+        ) from error
     except tf.errors.OpError as error:  # a full disk comes as this, too
         message = re.sub(r"{{.*?}} | \[Op:\w+\]", "", error.message)
         raise OSError(f"TensorFlow says: {message}") from error

@@ -190,3 +190,28 @@ def test_a_quantised_export_is_verified_by_its_own_word(
     result = run("verify", path, "--against", translator)
     assert result.exit_code == 0, result.output
     assert "of the tokens are the model's" in result.stdout
+
+
+def test_no_file_of_the_model_and_none_that_is_read_is_replaced(
+    run, refused, writer, tmp_path
+):
+    path, texts = tmp_path / "model.onnx", tmp_path / "texts.txt"
+    config = (writer / "config.json").read_bytes()
+    texts.write_text("abc")
+    export = ("export", writer, "--out", path)
+    assert f"is a file of {writer}" in refused(
+        *export, "--report", writer / "config.json"
+    )
+    assert not path.exists() and run(*export).exit_code == 0
+    against = ("verify", path, "--against", writer)
+    assert "is a file of" in refused(*against, "--report", writer / "config.json")
+    assert "texts.txt is read" in refused(*against, "-i", texts, "--report", texts)
+    score = ("evaluate", writer, "--recipe", texts)
+    weights = writer / "model.safetensors"
+    assert "is a file of" in refused(*score, "--out", weights)
+    assert "is read" in refused(*score, "--out", texts)
+    assert (writer / "config.json").read_bytes() == config
+    assert texts.read_text() == "abc"
+    fresh = tmp_path / "report.json"
+    for _ in range(2):  # its own it replaces
+        assert run(*against, "--report", fresh).exit_code == 0

@@ -15,6 +15,7 @@ import pytest
 
 import kzoo
 from kzoo.exporters import ExportError, saved_model, verify
+from kzoo.exporters import onnx as onnx_export
 from kzoo.exporters.checks import compare, reference
 from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, names_of, write
 from kzoo.exporters.quantize import MODES, Matrices
@@ -723,18 +724,22 @@ def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch, model):
     options = dict(format="onnx", functions="forward", external_data_threshold=10_000)
     with pytest.raises(ExportError, match="weights.bin exists"):
         model.export(tmp_path / "model.onnx", **options)
-    rename = pathlib.Path.rename
+    with pytest.raises(ExportError, match="is the weights of no model.onnx"):
+        model.export(tmp_path / "model.onnx", overwrite=True, **options)
+    (tmp_path / "model.onnx").write_bytes(b"mine, too")
+    rename, failed = pathlib.Path.rename, []
 
     def fail_on_the_model(self, target):
-        if self.name == "model.onnx":
+        if self.name == "model.onnx" and target.parent == tmp_path and not failed:
+            failed.append(target)
             raise OSError(errno.EIO, "Input/output error")
         return rename(self, target)
 
     monkeypatch.setattr(pathlib.Path, "rename", fail_on_the_model)
     with pytest.raises(ExportError, match="Input/output error"):
         model.export(tmp_path / "model.onnx", overwrite=True, **options)
-    assert [p.name for p in tmp_path.iterdir()] == ["model.weights.bin"]
-    assert weights.read_bytes() == b"mine"
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert left == {"model.weights.bin": b"mine", "model.onnx": b"mine, too"}
 
 
 def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch, model):
@@ -923,3 +928,55 @@ def test_a_saved_model_refuses_more_sequences_than_beams(saved):
         wrong = {k: tf.constant(v, tensors[k].dtype) for k, v in options.items()}
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             generate(**tensors | wrong)
+
+
+class Foreign(kzoo.TextClassifier):
+    """A task that computes with Keras's own ops."""
+
+    def call(self, inputs, training=None):
+        """The logits, in (-1, 1)."""
+        return keras.ops.tanh(super().call(inputs, training))
+
+
+def test_a_task_that_is_not_over_kzoo_ops_is_told_so(tmp_path):
+    model = harness.small_task(Foreign, num_classes=2)
+    with pytest.raises(ExportError, match="not of kzoo.ops.*exporter='tf2onnx'"):
+        model.export(tmp_path / "model.onnx", format="onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.tensorflow
+def test_a_processor_with_a_variable_is_told_so(tmp_path):
+    model, bias = (
+        make(kzoo.CausalLM, num_layers=1),
+        keras.Variable(np.zeros(29, "float32")),
+    )
+    model.processors = (lambda scores, context: scores + bias,)
+    with pytest.raises(ExportError, match="make it a constant there"):
+        model.export(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_comes_into_being_meanwhile_stays(tmp_path, monkeypatch):
+    model, path = (
+        harness.small_task(kzoo.TextClassifier, num_classes=2),
+        tmp_path / "model",
+    )
+    write = onnx_export.write
+
+    def written(*args, **kwargs):
+        path.mkdir()
+        (path / "mine.txt").write_text("mine")
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(onnx_export, "write", written)
+    with pytest.raises(ExportError, match="has come into being"):
+        model.export(path, format="onnx")
+    assert [file.name for file in path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.tensorflow
+def test_a_threshold_of_none_is_refused_too(tmp_path):
+    model = harness.small_task(kzoo.TextClassifier, num_classes=2)
+    with pytest.raises(ExportError, match="external_data_threshold are options of"):
+        model.export(tmp_path / "model", external_data_threshold=0)

@@ -331,3 +331,11 @@ def test_other_tasks_are_refused_by_name(tmp_path):
         with pytest.raises(ExportError, match=message):
             make(num_layers=1).export(tmp_path / "out", format="genai", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_processors_are_refused_by_name(tmp_path):
+    model = make()
+    model.processors = (lambda scores, context: scores,)
+    with pytest.raises(ExportError, match="knows no processors"):
+        model.export(tmp_path / "g", format="genai")
+    assert not (tmp_path / "g").exists()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import Future
 
 import numpy as np
 import onnx
@@ -9,12 +10,13 @@ import pytest
 import tokenizers
 
 import kzoo
-from kzoo.exporters import ExportError, answers_from, verify
+from kzoo.exporters import ExportError, ExportReport, answers_from, checks, verify
 from kzoo.exporters import onnx as onnx_export
+from kzoo.exporters import text as text_export
 from kzoo.exporters.quantize import Matrices
 from kzoo.exporters.text import check, functions
 from kzoo.exporters.text.codecs import BytePairCodec, codec_of, word_table
-from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
+from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, Template
 from tests.harness import perturb
 
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
@@ -500,3 +502,102 @@ def test_functions_are_those_with_a_form_of_text(trained):
     ]
     assert described[0] == described[1]
     assert [a.name for a in generate.arguments][:1] == ["text"]
+
+
+def test_a_single_file_of_text_is_verified_again(tmp_path, quick, trained):
+    model = make(kzoo.TextClassifier, trained("character"), labels=["a", "b"])
+    for name in ("forward", "forward_pairs"):
+        path = tmp_path / f"{name}.onnx"
+        model.export(path, format="onnx", text=True, functions=name)
+        assert {check["function"] for check in verify(path, model).checks} == {name}
+
+
+def test_a_model_ends_texts_whose_tokenizer_names_no_end(tmp_path, quick, trained):
+    described = json.loads(trained("bpe")._model_text()) | {"added_tokens": []}
+    tokenizer = FastTokenizer(json.dumps(described))
+    assert tokenizer.end_token_id is None
+    model, path = make(kzoo.CausalLM, tokenizer), tmp_path / "model.onnx"
+    model.export(path, format="onnx", text=True)
+    end = model.config.end_token_id
+    forced = np.array([[40, 41, end, -1], [40, 41, 42, 43]])
+    feed = {"text": ["a", "b"], "max_new_tokens": np.array(4)}
+    texts, _ = session_of(path).run(None, {**feed, "forced_token_ids": forced})
+    wanted = tokenizer.decode([[40, 41], [40, 41, 42, 43]])
+    assert texts[:, 0].tolist() == wanted
+
+
+@pytest.mark.parametrize("kind", [kzoo.TextClassifier, kzoo.SentenceEmbedder])
+def test_an_empty_text_is_read_as_keras_does_where_nothing_stands_around(
+    tmp_path, quick, trained, kind
+):
+    options = dict(num_classes=2) if kind is kzoo.TextClassifier else {}
+    for template in (Template.of(between=()), Template.of((), ())):  # as GPT-2 has it
+        model = make(
+            kind, trained("bpe").with_conventions(template=template), **options
+        )
+        path = tmp_path / "model"
+        report = model.export(path, format="onnx", text=True, overwrite=True)
+        assert "forward" in report.functions and verify(path, model).checks
+
+
+def test_a_template_of_one_text_reads_no_pairs(tmp_path, quick, trained):
+    template = Template.of([1], [2])
+    assert template.pair is None
+    tokenizer = trained("bpe").with_conventions(template=template)
+    model = make(kzoo.TextClassifier, tokenizer, num_classes=2)
+    report = model.export(tmp_path / "model", format="onnx", text=True)
+    assert list(report.functions) == ["forward"]
+
+
+def test_ties_are_ties_in_texts_too(quick, trained):
+    """A runtime may take either of two sequences of one score; texts do not say so."""
+    model = make(kzoo.CausalLM, trained("character"), positions="rotary")
+    (function,) = text_export.offered(model, "onnx")
+    (ids,) = [f for f in model.export_functions() if f.name == "generate"]
+    inputs = {"text": np.array(["a man"], object), "max_new_tokens": np.array(2)}
+    inputs |= {"beams": np.array(2), "num_return_sequences": np.array(2)}
+    expected = checks.reference(function, inputs)
+    # Two sequences that Keras scores alike, the other way round.
+    order = [1, 0]
+    swapped = {name: x[:, order] for name, x in expected.items()}
+    future = Future()
+    alike = dict(expected, scores=np.full_like(expected["scores"], -1.0))
+    future.set_result(alike)
+    case = checks.Case(function, "tie", inputs, future)
+    got = function.text.write(inputs, dict(swapped, scores=alike["scores"]))
+    asked = []
+
+    def of_ids(function, given):
+        asked.append((function, sorted(given)))
+        return dict(swapped, scores=alike["scores"])
+
+    def scored(function, inputs):  # every sequence alike
+        return dict(alike, scores=np.full((1, 1), -1.0, "float32"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "reference", scored)
+        report = ExportReport("model", "onnx")
+        checks.verify([case], [got], report, of_ids)
+        assert report.checks[0]["ties"] == 2
+        assert asked == [
+            (function.text.function, sorted({*inputs} - {"text"} | {"token_ids"}))
+        ]
+        with pytest.raises(ExportError, match="generated_text differs"):
+            checks.verify([case], [got], report)
+
+
+def test_a_file_of_ids_gives_what_keras_gives(trained):
+    model = make(kzoo.CausalLM, trained("character"))
+    (function,) = [f for f in model.export_functions() if f.name == "generate"]
+    inputs = {"token_ids": np.array([[5, 6, 7]]), "max_new_tokens": np.array(3)}
+    run = onnx_export.of_ids(onnx_export.names_of(model), onnx_export.DEFAULT_OPSET)
+    expected = checks.reference(function, inputs)["sequences"]
+    np.testing.assert_array_equal(run(function, inputs)["sequences"], expected)
+
+
+def test_what_an_artifact_does_not_answer_is_said(tmp_path, quick, trained):
+    model = make(kzoo.TextClassifier, trained("bpe"), labels=["a", "b"])
+    evaluate = (["a\0b", "c"], ["a", "b"])
+    with pytest.raises(ExportError, match="does not answer 'forward' of 2 texts"):
+        model.export(tmp_path / "m", format="onnx", text=True, evaluate=evaluate)
+    assert not (tmp_path / "m").exists()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+from kzoo.exporters import export, verify
 from kzoo.exporters import tf2onnx as road
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx import freeze, handlers
@@ -704,3 +705,18 @@ def test_compare_notices_values_names_and_dtypes(tmp_path):
     with pytest.raises(ExportError, match="refuses"):
         (tmp_path / "bad.onnx").write_bytes(b"no model")
         road.compare(model_of(ops.tanh), tmp_path / "bad.onnx", inputs)
+
+
+def test_a_file_has_a_file_s_name_and_is_verified_again(tmp_path):
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(inputs))
+    with pytest.raises(ExportError, match="whose name ends in .onnx"):
+        export(model, tmp_path / "new" / "model", "onnx", exporter="tf2onnx")
+    assert not list(tmp_path.iterdir())
+    path = tmp_path / "model.onnx"
+    export(model, path, "onnx", exporter="tf2onnx")
+    report = verify(path, model)
+    assert len(report.checks) == 3 and report.files == {path.name: path.stat().st_size}
+    model.layers[-1].bias.assign(np.ones(3))
+    with pytest.raises(ExportError, match="differs"):
+        verify(path, model)

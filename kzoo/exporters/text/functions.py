@@ -1,6 +1,7 @@
 """The functions of a task with strings where it has ids."""
 
 import dataclasses
+import functools
 import warnings
 
 import numpy as np
@@ -39,10 +40,10 @@ def text_functions(task, codec):
             f"vector, and {type(task).__name__} answers with places in a text. Leave "
             "it out: the artifact then takes token ids."
         )
-    return [
-        _reading(task, own["forward"], codec, texts)
-        for texts in sorted(task.texts_per_example, reverse=True)
-    ]
+    counts = sorted(task.texts_per_example, reverse=True)
+    if task.template.pair is None and 1 in counts:
+        counts = [1]
+    return [_reading(task, own["forward"], codec, texts) for texts in counts]
 
 
 def _generation(task, function, codec):
@@ -74,6 +75,10 @@ def _generation(task, function, codec):
             stops = ops.members(ops.expand_dims(inputs["stop_token_ids"], 0), size)
             stops = ops.take(ops.reshape(stops, (size,)), ids)
             ids = ops.where(stops, task.config.end_token_id, ids)
+        end = task.config.end_token_id
+        if end != codec.tokenizer.end_token_id:  # which its texts end at by themselves
+            ended = ops.cumsum(ops.cast(ops.equal(ids, end), "int32"), axis=2) > 0
+            ids = ops.where(ended, codec.tokenizer.vocabulary_size, ids)  # left out
         flat = ops.reshape(ids, (batch * hypotheses, -1))
         text = _shaped(codec.decode(flat), (batch, hypotheses))
         return {"generated_text": text, **answer}
@@ -135,6 +140,12 @@ def _reading(task, function, codec, texts):
         for part, special in zip(_cut(parts, task), others):
             columns += [part, *_ends(ids, special)]
         segments = task.template.segments(texts)
+        if not any(map(len, (first, *others))):  # an empty text has a place, too
+            ((start, seen),) = _ends(ids, [task.config.start_token_id])
+            some = [ops.any(mask, axis=1) for _, mask in columns]
+            some = functools.reduce(lambda a, b: a | b, some)
+            columns.append((start, seen & ~ops.expand_dims(some, 1)))
+            segments = (*segments, 0)
         ids, order = _packed(columns, task)
         features = {"token_ids": ids}
         if with_segments:

@@ -165,7 +165,7 @@ def sentence_pieces(text, model):
 
     Args:
         text: string (B,).
-        model: `SentencePieceModel`.
+        model: `kzoo.exporters.text.codecs.SentencePieceCodec`.
 
     Returns:
         int (B, T), and bool (B, T) where an id is.
@@ -200,7 +200,7 @@ def text_of_sentence_pieces(ids, kept, model):
     Args:
         ids: int (N, T).
         kept: bool (N, T).
-        model: `SentencePieceModel`.
+        model: `kzoo.exporters.text.codecs.SentencePieceCodec`.
 
     Returns:
         string (N,).
