@@ -624,6 +624,8 @@ def read_folder(folder):
         )
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
+        if "model_type" in described:
+            raise ValueError("it is of Hugging Face's layout, which from_preset reads")
         config = ModelConfig.from_dict(described["model"])
         kind = getattr(kzoo.tasks, described["task"])
         return _checked(described, kind, config), kind, config

@@ -190,14 +190,20 @@ def update_preset(folder, records=None, **described):
         The `Preset`.
 
     Raises:
-        ValueError: a record is not what it should be; nothing is written.
+        ValueError: a record is not what it should be, or there is no task of kzoo's;
+            nothing is written.
     """
     from kzoo.zoo.cards import card
 
     folder = Path(folder)
     if records:
         return _update_at_once(folder, records, described)
-    config = read_record(folder, CONFIG)
+    config = read_record(folder, CONFIG) or {}
+    if not {"task", "model"} <= set(config):
+        raise ValueError(
+            f"A preset is a folder of kzoo's own, as save_folder writes it. Received: "
+            f"{folder}, whose {CONFIG} describes no task."
+        )
     recipes = _said_by(read_record(folder, RECIPE))
     before = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
 

@@ -201,6 +201,7 @@ def test_a_tokenizer_that_lost_a_file_is_no_model_without_one(tmp_path):
     ("changes", "message"),
     [
         ({"task": "load_task"}, "load_task is no task"),
+        ({"model_type": "bert"}, "Hugging Face's layout, which from_preset reads"),
         ({"task": "Seq2SeqLM"}, "Seq2SeqLM has no 'decoder' model"),
         ({"options": [1]}, "options must be an object"),
         ({"options": {"foo": 1}}, r"has no options \['foo'\]"),

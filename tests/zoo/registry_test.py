@@ -497,3 +497,13 @@ def test_only_tasks_are_presets(tmp_path):
 def test_a_name_that_no_hub_takes_is_refused(task, tmp_path, name):
     with pytest.raises(ValueError, match="A preset's name is of letters"):
         kzoo.save_preset(task, tmp_path / name)
+
+
+def test_a_folder_of_another_layout_becomes_no_preset(tmp_path):
+    for config in ({"model_type": "bert"}, None):
+        if config:
+            (tmp_path / "config.json").write_text(json.dumps(config))
+        else:
+            (tmp_path / "config.json").unlink()
+        with pytest.raises(ValueError, match="A preset is a folder of kzoo's own"):
+            saving.update_preset(tmp_path)
