@@ -201,7 +201,6 @@ def test_a_tokenizer_that_lost_a_file_is_no_model_without_one(tmp_path):
     ("changes", "message"),
     [
         ({"task": "load_task"}, "load_task is no task"),
-        ({"model_type": "bert"}, "Hugging Face's layout, which from_preset reads"),
         ({"task": "Seq2SeqLM"}, "Seq2SeqLM has no 'decoder' model"),
         ({"options": [1]}, "options must be an object"),
         ({"options": {"foo": 1}}, r"has no options \['foo'\]"),
@@ -279,3 +278,9 @@ def test_a_folder_without_a_tokenizer_loses_the_one_before(tmp_path):
     plain = kzoo.TextClassifier(texts_classifier().config, num_classes=2)
     plain.save_folder(tmp_path)
     assert load_task(tmp_path).tokenizer is None
+
+
+def test_a_folder_of_another_layout_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="Hugging Face's layout, which from_preset re"):
+        load_task(tmp_path)
