@@ -2,9 +2,10 @@
 
 from kzoo.exporters.answers import answers_from
 from kzoo.exporters.errors import ExportError
-from kzoo.exporters.export import export, verify
+from kzoo.exporters.export import export
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.signatures import Argument, Function
+from kzoo.exporters.verify import verify
 
 __all__ = [
     "Argument",

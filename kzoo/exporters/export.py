@@ -1,32 +1,23 @@
 """`export`: write beside, verify, then move into place; or leave nothing."""
 
 import contextlib
-import hashlib
 import json
 import numbers
 import time
 from pathlib import Path
 
-import keras
-import numpy as np
-
 from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
-from kzoo.exporters.checks import check_finite, references
-from kzoo.exporters.errors import ANOTHER, ExportError
-from kzoo.exporters.inputs import batches, together
+from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
+from kzoo.exporters.checks import references
+from kzoo.exporters.errors import ExportError
+from kzoo.exporters.offers import check_model, choose, forward_of, names_of, offered
 from kzoo.exporters.quantize import MODES, Matrices
-from kzoo.exporters.report import ExportReport, joined
+from kzoo.exporters.report import ExportReport
 from kzoo.files import beside, install
 from kzoo.layers.lora import lora_merged
 
-# How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
-# token that differs may change all behind it, and so few are judged, as in an export.
-_NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
-_REPORT = "report.json"
-# What holds an ONNX model itself; of a SavedModel, TensorFlow knows when bits change.
-_HASHED = ("*.onnx", onnx.WEIGHTS)
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
 
@@ -105,7 +96,7 @@ def export(
         raise ExportError(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
         )
-    if _is_file_name(path) and format != "onnx":
+    if is_file_name(path) and format != "onnx":
         raise ExportError(
             f"format={format!r} writes a folder, and a path that ends in .onnx is a "
             f"file's. Received: {path}. Name a folder, or export format='onnx'."
@@ -156,19 +147,19 @@ def export(
             f"{type(task).__name__} is not a task of kzoo. Export it with "
             "format='onnx', exporter='tf2onnx'."
         )
-    single = _is_file_name(path) and format == "onnx"
-    offered = _offered(task, format, text)
+    single = is_file_name(path) and format == "onnx"
+    known = offered(task, format, text)
     if single or functions is not None or format != "onnx" or text:
         defaults = None
     else:  # the functions that pass the cache only where they are asked for
         defaults = [function.name for function in task.export_functions()]
-    chosen = _choose(offered, defaults if functions is None else functions, single)
+    chosen = choose(known, defaults if functions is None else functions, single)
     if low_memory and "generate" not in [function.name for function in chosen]:
         raise ExportError(
             "low_memory is of `generate`. Received: functions="
             f"{[function.name for function in chosen]}; leave it out."
         )
-    _check_model(task)
+    check_model(task)
     if (format == "tf_saved_model" and (opset or portable)) or (
         format != "onnx" and external_data_threshold is not None
     ):
@@ -232,12 +223,12 @@ def export(
                 _describe(task, target)
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
-            report.files = _sizes(partial if single else target)
+            report.files = sizes(partial if single else target)
             if not overwrite and path.exists():
                 raise ExportError(f"{path} has come into being. Choose another path.")
             if not single:
-                report.sha256 = _hashes(target)
-                report.save(target / _REPORT)
+                report.sha256 = hashes(target)
+                report.save(target / REPORT)
             install(partial, targets)
     except OSError as error:
         raise ExportError(
@@ -247,258 +238,13 @@ def export(
     return report
 
 
-def verify(path, task, inputs=None):
-    """Runs an artifact again beside a task, on inputs of the user's, too.
-
-    Args:
-        path: a folder or file that `export` wrote.
-        task: the task that it should equal; of what exporter="tf2onnx" wrote any Keras
-            model.
-        inputs: what to compare on, beside what every export is compared on. A list of
-            examples: strings, or (first, second) pairs of strings where the task reads
-            pairs, or (source, target); or ids, a list of int each for the first input,
-            or a dict of such lists by input. Instead of a list a dict, from what an
-            error calls an example to the example. All functions of the artifact that
-            read them are run; `generate` adds few tokens, by greedy search. A language
-            model's `forward` reads what is generated from, and for want of a target
-            the decoder reads the source.
-
-    Returns:
-        An `ExportReport`.
-
-    Raises:
-        ExportError: it cannot be run, or it differs; of the inputs the first that does
-            is named, with what both gave.
-        ValueError: the task cannot read an input.
-    """
-    path = Path(path)
-    if not hasattr(task, "export_functions"):
-        return _verify_converted(path, task, inputs)
-    _check_model(task)
-    said = _said_of(path)
-    text, format = said.get("text", False), "onnx"
-    if (path / genai.CONFIG).is_file():
-        format = "genai"
-    elif (path / "saved_model.pb").is_file():
-        format = "tf_saved_model"
-    opened = {}
-    if _is_file_name(path):
-        opened[path] = session = onnx.open_session(path)
-        text = onnx.takes_text(session)
-        metadata = session.get_modelmeta().custom_metadata_map
-        if metadata.get("exporter") == "tf2onnx":
-            return _verify_converted(path, task, inputs)
-    _check_folder(path, task, format)
-    if format == "tf_saved_model" and not said:
-        declared = saved_model.signatures_of(path)
-        text = any("string" in dtypes for dtypes in declared.values())
-        said = {"functions": declared}
-    if format == "onnx" and not said and not opened:
-        for file in sorted(path.glob("*.onnx"))[:1]:
-            text = onnx.takes_text(onnx.open_session(file))
-    functions = {f.name: f for f in _offered(task, format, text)}
-    if said:
-        functions = {n: f for n, f in functions.items() if n in said["functions"]}
-    if not functions:
-        raise ExportError(
-            f"{path} holds nothing that {task.name} offers. Received: functions="
-            f"{sorted(said['functions'])}."
-        )
-    mode, paths = None, {}
-
-    def session_of(name):
-        return opened.get(paths[name]) or onnx.open_session(paths[name])
-
-    if format != "tf_saved_model":
-        paths = _onnx_files(path, functions, opened, said, format)
-        functions = {name: functions[name] for name in paths}
-        for name, file in paths.items():
-            head = onnx.head_of(file)
-            _check_said(file, onnx.said_of(file, head), task)
-            onnx.check_defaults(functions[name], file, head)
-        mode = onnx.quantize_mode(session_of(next(iter(paths))))
-    own, notes, reports = [], [], []
-    if inputs is not None:
-        own, notes = batches(
-            task,
-            inputs,
-            list(functions.values()),
-            text,
-            _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
-        )
-    notes += task.unexercised(text)
-    for some in together(own):
-        report = ExportReport(str(path), format, text=text, notes=[*notes])
-        with references(functions.values(), some) as cases:
-            if format == "tf_saved_model":
-                report.needs = text_form.needs(task, format) if text else []
-                saved_model.verify(cases, path, report)
-            elif mode:
-                _verify_quantized(cases, paths, task, mode, report)
-            else:
-                with lora_merged(task):
-                    of_ids = onnx.of_ids(onnx.names_of(task), onnx.DEFAULT_OPSET)
-                    onnx.verify(cases, session_of, report, of_ids)
-        if format == "genai":
-            genai.verify(task, path, report, some)
-        reports.append(report)
-    _check_unchanged(path, said.get("sha256", {}))  # what no number has shown
-    report = joined(reports)
-    report.files = _sizes(path)
-    return report
-
-
-def _check_folder(path, task, format):
-    """Raises `ExportError` where what stands beside a model is not the task's."""
-    file = path / "config.json"
-    if file.is_file():
-        try:
-            said = json.loads(file.read_text(encoding="utf-8"))
-            right = isinstance(said, dict) and isinstance(said.get("model"), dict)
-        except (OSError, ValueError):
-            right = False
-        if not right:
-            raise ExportError(
-                f"{file} was cut short, or is no config of kzoo. Export the model "
-                "again, to a new folder."
-            )
-        _check_said(file, said, task)
-    if format != "genai":  # which writes a tokenizer in another form
-        try:
-            task.check_saved_tokenizer(path)
-        except (OSError, ValueError) as error:
-            raise ExportError(
-                f"The tokenizer beside the model should be the task's. Received: "
-                f"{error} {ANOTHER}"
-            ) from error
-
-
-def _check_unchanged(folder, said):
-    """Raises `ExportError` where a file of the model is not as it was written.
-
-    A few other bits in the weights may stay within the tolerance of numbers.
-    """
-    found = _hashes(folder)
-    for name, digest in said.items():
-        if found.get(name) != digest:
-            state = "changed" if name in found else "lost"
-            raise ExportError(
-                f"{folder / name} was {state} since it was exported, as sha256 in "
-                f"{_REPORT} tells. Copy the folder again, or export the model anew."
-            )
-
-
-def _hashes(folder):
-    """Name to hexadecimal SHA-256 of the files that hold a folder's ONNX model."""
-    found = {}
-    for file in sorted(file for each in _HASHED for file in folder.glob(each)):
-        with file.open("rb") as opened:
-            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
-    return found
-
-
-def _check_said(where, said, task):
-    """Raises `ExportError` where an artifact says that it is of another model.
-
-    Numbers do not tell names apart, and windows in cases alone that are longer than
-    both.
-
-    Args:
-        where: the file that says it.
-        said: dict; `"task"`, `"labels"` and the config, `"model"`, may be missing.
-        task: what it should be of.
-    """
-    for name, mine in _names_of(task).items():
-        if said.get(name, mine) != mine:
-            raise ExportError(
-                f"{where} is of a model with {name}={said[name]!r}, and {task.name} "
-                f"has {mine!r}. {ANOTHER}"
-            )
-    said, own = said.get("model", {}), json.loads(json.dumps(task.config.to_dict()))
-    for side in ("encoder", "decoder"):
-        both = said.get(side), own.get(side)
-        if not all(both):
-            continue
-        for name in ("attention_window", "windowed_layers"):
-            theirs, mine = (stack.get(name) for stack in both)
-            if theirs != mine:
-                raise ExportError(
-                    f"{where} is of a model whose {side} has {name}={theirs}, and "
-                    f"{task.name} has {mine}. {ANOTHER}"
-                )
-
-
-def _verify_converted(path, task, inputs):
-    """Verifies a file that tf2onnx made, on what every export is compared on."""
-    from kzoo.exporters import tf2onnx
-
-    start = time.perf_counter()
-    if inputs is not None:
-        raise ExportError(
-            f"{path} was made by exporter='tf2onnx', and inputs of your own go with "
-            "exporter='kzoo'. Leave them out, or export format='onnx' anew."
-        )
-    signature = None
-    if hasattr(task, "export_functions"):
-        function, signature, _ = _forward(task)
-        cases = function.cases(np.random.default_rng(0))
-    else:  # another model of Keras
-        cases = tf2onnx.random_inputs(task)
-        cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}
-    report = ExportReport(str(path), "onnx")
-    for name, case in cases.items():
-        found = tf2onnx.compare(task, path, [case], input_signature=signature)
-        difference = max(found.values())
-        report.checks.append(dict(function="forward", case=name, difference=difference))
-    report.seconds["verify"] = time.perf_counter() - start
-    report.files = _sizes(path)
-    return report
-
-
-def _forward(task):
-    """A task's `forward`, and the signature and axes that tf2onnx needs of it."""
-    function = _choose(task.export_functions(), "forward", True)[0]
-    signature = {
-        a.name: keras.InputSpec(shape=(None,) * len(a.axes), dtype=a.dtype)
-        for a in function.arguments
-    }
-    axes = {a.name: dict(enumerate(a.axes)) for a in function.arguments}
-    return function, signature, axes
-
-
-def _onnx_files(path, functions, opened, said, format):
-    """Name of each function that an artifact holds to its file."""
-    if opened:
-        return {_function_in(opened[path], functions, path).name: path}
-    if format == "genai":
-        return {name: path / genai.MODEL for name in functions}
-    paths = {name: path / f"{name}.onnx" for name in functions}
-    if not said:
-        paths = {name: file for name, file in paths.items() if file.is_file()}
-    if not paths:
-        raise ExportError(
-            f"{path} holds no artifact of kzoo: expected saved_model.pb, or one of "
-            f"{[f'{name}.onnx' for name in functions]}."
-        )
-    return paths
-
-
-def _verify_quantized(cases, paths, task, mode, report):
-    """Quantises the task again, in memory, to know what the files should hold."""
-    with lora_merged(task):
-        matrices, names = Matrices(mode), onnx.names_of(task)
-        for function in {case.function.name: case.function for case in cases}.values():
-            matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
-        agreement.verify(cases, paths, names, matrices, report)
-
-
 def _convert(model, path, format, opset, overwrite, input_signature):
     """The tf2onnx road, for any Keras model."""
     from kzoo.exporters import tf2onnx
 
     if format != "onnx":
         raise ExportError(f"exporter='tf2onnx' writes onnx. Received: {format!r}.")
-    if not _is_file_name(path):
+    if not is_file_name(path):
         raise ExportError(
             "exporter='tf2onnx' writes one file, whose name ends in .onnx. Received: "
             f"{path}."
@@ -507,7 +253,7 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     opset = opset or onnx.PORTABLE_OPSET
     axes = None
     if input_signature is None and hasattr(model, "export_functions"):
-        _, input_signature, axes = _forward(model)
+        _, input_signature, axes = forward_of(model)
     differences = tf2onnx.convert(
         model,
         path,
@@ -529,10 +275,6 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     return report
 
 
-def _is_file_name(path):
-    return path.suffix.lower() == ".onnx"
-
-
 def _check_target(path, single, overwrite):
     """Refuses to replace what is no artifact, such as the model's own folder."""
     if path.name in ("", ".."):
@@ -552,7 +294,7 @@ def _check_target(path, single, overwrite):
     if path.is_dir():
         known = set()
         with contextlib.suppress(ExportError):  # a report of something else
-            names = (*_said_of(path).get("files", ()), _REPORT)
+            names = (*said_of(path).get("files", ()), REPORT)
             known = {path / name for name in names}
         files = [f for f in path.rglob("*") if f.is_file() and f not in known]
     if files:
@@ -562,105 +304,9 @@ def _check_target(path, single, overwrite):
         )
 
 
-def _sizes(path):
-    """Name to bytes of the files of an artifact, a folder's or a file's."""
-    folder, files = path, sorted(path.rglob("*"))
-    if path.is_file():
-        folder, files = path.parent, [path, path.with_suffix(onnx.BESIDE)]
-    return {
-        str(file.relative_to(folder)): file.stat().st_size
-        for file in files
-        if file.is_file() and file.name != _REPORT
-    }
-
-
-def _said_of(folder):
-    """The report of an export to a folder, as a dict; empty where there is none."""
-    file = folder / _REPORT
-    if not file.is_file():
-        return {}
-    with contextlib.suppress(ValueError):
-        said = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(said, dict) and {"files", "functions"} <= set(said):
-            return said
-    raise ExportError(
-        f"{file} was cut short, or is no report of kzoo. Export the model again, to a "
-        "new folder."
-    )
-
-
-def _offered(task, format, text):
-    """All functions that a task can export in a format, what serves by default last."""
-    if format == "genai":
-        return [genai.function_of(task)]
-    if text:
-        return text_form.offered(task, format)
-    steps = getattr(task, "stepwise_functions", list)()
-    return [*steps, *task.export_functions()]
-
-
-def _choose(offered, names, single):
-    known = {function.name: function for function in offered}
-    if names is None:
-        names = ["generate" if "generate" in known else "forward"] if single else known
-    names = [names] if isinstance(names, str) else list(names)
-    unknown = [name for name in names if name not in known]
-    if unknown or not names or single and len(names) > 1:
-        raise ExportError(
-            f"functions must be among {list(known)}"
-            f"{', one of them for a single file' if single else ''}. Received: {names}."
-        )
-    return [function for name, function in known.items() if name in names]
-
-
-def _check_model(task):
-    if not task.built:
-        raise ExportError(
-            f"{task.name} has no weights yet. Call it once on data, or build() it."
-        )
-    policies = {
-        layer.dtype_policy.name
-        for layer in task._flatten_layers()
-        if layer.dtype_policy.name != "float32"
-    }
-    if any("int" in policy or "float8" in policy for policy in policies):
-        raise ExportError(
-            f"{task.name} was quantised by Keras to {sorted(policies)}, which no "
-            "artifact keeps. Export the model as it was before, with quantize='int8', "
-            "'int8_weights' or 'int4'."
-        )
-    if policies:
-        raise ExportError(
-            f"{task.name} computes in {sorted(policies)}; artifacts compute in "
-            "float32, as verification expects. Build the model with dtype='float32', "
-            "load this one's weights into it, and export that."
-        )
-    check_finite(task.named_variables())
-
-
-def _function_in(session, functions, path):
-    """Which of the functions a single file holds, by what it needs and gives."""
-    outputs = {output.name for output in session.get_outputs()}
-    needed = {each.name for each in session.get_inputs()}
-    fitting = [f for f in functions.values() if set(f.outputs) == outputs]
-    # One whose input alone has another name is compared, and refused for that.
-    fitting.sort(
-        key=lambda f: needed != {a.name for a in f.arguments if a.default is None}
-    )
-    if fitting:
-        return fitting[0]
-    raise ExportError(f"{path} holds none of {list(functions)}. It gives {outputs}.")
-
-
-def _names_of(task):
-    """What a task and its classes are called."""
-    labels = getattr(task, "labels", None)
-    return {"task": type(task).__name__, "labels": labels and list(labels)}
-
-
 def _describe(task, folder):
     """Config and tokenizer, so that a service needs nothing else."""
-    names = {name: value for name, value in _names_of(task).items() if value}
+    names = {name: value for name, value in names_of(task).items() if value}
     text = json.dumps({**names, "model": task.config.to_dict()})
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     if task.tokenizer is not None:

@@ -84,7 +84,7 @@ SAVED_MODEL = pytest.param(
 def test_only_the_user_s_inputs_show_a_row_that_changed(
     tmp_path, monkeypatch, tokenizer, kind, options
 ):
-    monkeypatch.setattr(sys.modules["kzoo.exporters.export"], "_NEW_TOKENS", 4)
+    monkeypatch.setattr(sys.modules["kzoo.exporters.verify"], "_NEW_TOKENS", 4)
     model, path = make(kind, tokenizer), tmp_path / "model"
     model.export(path, **options)
     rare, row = rare_character(model, tokenizer)

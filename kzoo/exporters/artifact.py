@@ -1,0 +1,53 @@
+"""An artifact's files: which there are, and what its report says of them."""
+
+import contextlib
+import hashlib
+import json
+
+from kzoo.exporters import onnx
+from kzoo.exporters.errors import ExportError
+
+REPORT = "report.json"
+# What holds an ONNX model itself; of a SavedModel, TensorFlow knows when bits change.
+_HASHED = ("*.onnx", onnx.WEIGHTS)
+
+
+def is_file_name(path):
+    """Whether a path names a single file, and no folder."""
+    return path.suffix.lower() == ".onnx"
+
+
+def sizes(path):
+    """Name to bytes of the files of an artifact, a folder's or a file's."""
+    folder, files = path, sorted(path.rglob("*"))
+    if path.is_file():
+        folder, files = path.parent, [path, path.with_suffix(onnx.BESIDE)]
+    return {
+        str(file.relative_to(folder)): file.stat().st_size
+        for file in files
+        if file.is_file() and file.name != REPORT
+    }
+
+
+def said_of(folder):
+    """The report of an export to a folder, as a dict; empty where there is none."""
+    file = folder / REPORT
+    if not file.is_file():
+        return {}
+    with contextlib.suppress(ValueError):
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(said, dict) and {"files", "functions"} <= set(said):
+            return said
+    raise ExportError(
+        f"{file} was cut short, or is no report of kzoo. Export the model again, to a "
+        "new folder."
+    )
+
+
+def hashes(folder):
+    """Name to hexadecimal SHA-256 of the files that hold a folder's ONNX model."""
+    found = {}
+    for file in sorted(file for each in _HASHED for file in folder.glob(each)):
+        with file.open("rb") as opened:
+            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found

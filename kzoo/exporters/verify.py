@@ -1,0 +1,261 @@
+"""`verify`: an artifact that was exported, beside a task, once more."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from kzoo.exporters import agreement, genai, onnx, saved_model
+from kzoo.exporters import text as text_form
+from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
+from kzoo.exporters.checks import references
+from kzoo.exporters.errors import ANOTHER, ExportError
+from kzoo.exporters.inputs import batches, together
+from kzoo.exporters.offers import check_model, forward_of, names_of, offered
+from kzoo.exporters.quantize import Matrices
+from kzoo.exporters.report import ExportReport, joined
+from kzoo.layers.lora import lora_merged
+
+# How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
+# token that differs may change all behind it, and so few are judged, as in an export.
+_NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
+
+
+def verify(path, task, inputs=None):
+    """Runs an artifact again beside a task, on inputs of the user's, too.
+
+    Args:
+        path: a folder or file that `export` wrote.
+        task: the task that it should equal; of what exporter="tf2onnx" wrote any Keras
+            model.
+        inputs: what to compare on, beside what every export is compared on. A list of
+            examples: strings, or (first, second) pairs of strings where the task reads
+            pairs, or (source, target); or ids, a list of int each for the first input,
+            or a dict of such lists by input. Instead of a list a dict, from what an
+            error calls an example to the example. All functions of the artifact that
+            read them are run; `generate` adds few tokens, by greedy search. A language
+            model's `forward` reads what is generated from, and for want of a target
+            the decoder reads the source.
+
+    Returns:
+        An `ExportReport`.
+
+    Raises:
+        ExportError: it cannot be run, or it differs; of the inputs the first that does
+            is named, with what both gave.
+        ValueError: the task cannot read an input.
+    """
+    path = Path(path)
+    if not hasattr(task, "export_functions"):
+        return _verify_converted(path, task, inputs)
+    check_model(task)
+    said = said_of(path)
+    text, format = said.get("text", False), "onnx"
+    if (path / genai.CONFIG).is_file():
+        format = "genai"
+    elif (path / "saved_model.pb").is_file():
+        format = "tf_saved_model"
+    opened = {}
+    if is_file_name(path):
+        opened[path] = session = onnx.open_session(path)
+        text = onnx.takes_text(session)
+        metadata = session.get_modelmeta().custom_metadata_map
+        if metadata.get("exporter") == "tf2onnx":
+            return _verify_converted(path, task, inputs)
+    _check_folder(path, task, format)
+    if format == "tf_saved_model" and not said:
+        declared = saved_model.signatures_of(path)
+        text = any("string" in dtypes for dtypes in declared.values())
+        said = {"functions": declared}
+    if format == "onnx" and not said and not opened:
+        for file in sorted(path.glob("*.onnx"))[:1]:
+            text = onnx.takes_text(onnx.open_session(file))
+    functions = {f.name: f for f in offered(task, format, text)}
+    if said:
+        functions = {n: f for n, f in functions.items() if n in said["functions"]}
+    if not functions:
+        raise ExportError(
+            f"{path} holds nothing that {task.name} offers. Received: functions="
+            f"{sorted(said['functions'])}."
+        )
+    mode, paths = None, {}
+
+    def session_of(name):
+        return opened.get(paths[name]) or onnx.open_session(paths[name])
+
+    if format != "tf_saved_model":
+        paths = _onnx_files(path, functions, opened, said, format)
+        functions = {name: functions[name] for name in paths}
+        for name, file in paths.items():
+            head = onnx.head_of(file)
+            _check_said(file, onnx.said_of(file, head), task)
+            onnx.check_defaults(functions[name], file, head)
+        mode = onnx.quantize_mode(session_of(next(iter(paths))))
+    own, notes, reports = [], [], []
+    if inputs is not None:
+        own, notes = batches(
+            task,
+            inputs,
+            list(functions.values()),
+            text,
+            _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
+        )
+    notes += task.unexercised(text)
+    for some in together(own):
+        report = ExportReport(str(path), format, text=text, notes=[*notes])
+        with references(functions.values(), some) as cases:
+            if format == "tf_saved_model":
+                report.needs = text_form.needs(task, format) if text else []
+                saved_model.verify(cases, path, report)
+            elif mode:
+                _verify_quantized(cases, paths, task, mode, report)
+            else:
+                with lora_merged(task):
+                    of_ids = onnx.of_ids(onnx.names_of(task), onnx.DEFAULT_OPSET)
+                    onnx.verify(cases, session_of, report, of_ids)
+        if format == "genai":
+            genai.verify(task, path, report, some)
+        reports.append(report)
+    _check_unchanged(path, said.get("sha256", {}))  # what no number has shown
+    report = joined(reports)
+    report.files = sizes(path)
+    return report
+
+
+def _check_folder(path, task, format):
+    """Raises `ExportError` where what stands beside a model is not the task's."""
+    file = path / "config.json"
+    if file.is_file():
+        try:
+            said = json.loads(file.read_text(encoding="utf-8"))
+            right = isinstance(said, dict) and isinstance(said.get("model"), dict)
+        except (OSError, ValueError):
+            right = False
+        if not right:
+            raise ExportError(
+                f"{file} was cut short, or is no config of kzoo. Export the model "
+                "again, to a new folder."
+            )
+        _check_said(file, said, task)
+    if format != "genai":  # which writes a tokenizer in another form
+        try:
+            task.check_saved_tokenizer(path)
+        except (OSError, ValueError) as error:
+            raise ExportError(
+                f"The tokenizer beside the model should be the task's. Received: "
+                f"{error} {ANOTHER}"
+            ) from error
+
+
+def _check_unchanged(folder, said):
+    """Raises `ExportError` where a file of the model is not as it was written.
+
+    A few other bits in the weights may stay within the tolerance of numbers.
+    """
+    found = hashes(folder)
+    for name, digest in said.items():
+        if found.get(name) != digest:
+            state = "changed" if name in found else "lost"
+            raise ExportError(
+                f"{folder / name} was {state} since it was exported, as sha256 in "
+                f"{REPORT} tells. Copy the folder again, or export the model anew."
+            )
+
+
+def _check_said(where, said, task):
+    """Raises `ExportError` where an artifact says that it is of another model.
+
+    Numbers do not tell names apart, and windows in cases alone that are longer than
+    both.
+
+    Args:
+        where: the file that says it.
+        said: dict; `"task"`, `"labels"` and the config, `"model"`, may be missing.
+        task: what it should be of.
+    """
+    for name, mine in names_of(task).items():
+        if said.get(name, mine) != mine:
+            raise ExportError(
+                f"{where} is of a model with {name}={said[name]!r}, and {task.name} "
+                f"has {mine!r}. {ANOTHER}"
+            )
+    said, own = said.get("model", {}), json.loads(json.dumps(task.config.to_dict()))
+    for side in ("encoder", "decoder"):
+        both = said.get(side), own.get(side)
+        if not all(both):
+            continue
+        for name in ("attention_window", "windowed_layers"):
+            theirs, mine = (stack.get(name) for stack in both)
+            if theirs != mine:
+                raise ExportError(
+                    f"{where} is of a model whose {side} has {name}={theirs}, and "
+                    f"{task.name} has {mine}. {ANOTHER}"
+                )
+
+
+def _verify_converted(path, task, inputs):
+    """Verifies a file that tf2onnx made, on what every export is compared on."""
+    from kzoo.exporters import tf2onnx
+
+    start = time.perf_counter()
+    if inputs is not None:
+        raise ExportError(
+            f"{path} was made by exporter='tf2onnx', and inputs of your own go with "
+            "exporter='kzoo'. Leave them out, or export format='onnx' anew."
+        )
+    signature = None
+    if hasattr(task, "export_functions"):
+        function, signature, _ = forward_of(task)
+        cases = function.cases(np.random.default_rng(0))
+    else:  # another model of Keras
+        cases = tf2onnx.random_inputs(task)
+        cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}
+    report = ExportReport(str(path), "onnx")
+    for name, case in cases.items():
+        found = tf2onnx.compare(task, path, [case], input_signature=signature)
+        difference = max(found.values())
+        report.checks.append(dict(function="forward", case=name, difference=difference))
+    report.seconds["verify"] = time.perf_counter() - start
+    report.files = sizes(path)
+    return report
+
+
+def _onnx_files(path, functions, opened, said, format):
+    """Name of each function that an artifact holds to its file."""
+    if opened:
+        return {_function_in(opened[path], functions, path).name: path}
+    if format == "genai":
+        return {name: path / genai.MODEL for name in functions}
+    paths = {name: path / f"{name}.onnx" for name in functions}
+    if not said:
+        paths = {name: file for name, file in paths.items() if file.is_file()}
+    if not paths:
+        raise ExportError(
+            f"{path} holds no artifact of kzoo: expected saved_model.pb, or one of "
+            f"{[f'{name}.onnx' for name in functions]}."
+        )
+    return paths
+
+
+def _verify_quantized(cases, paths, task, mode, report):
+    """Quantises the task again, in memory, to know what the files should hold."""
+    with lora_merged(task):
+        matrices, names = Matrices(mode), onnx.names_of(task)
+        for function in {case.function.name: case.function for case in cases}.values():
+            matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
+        agreement.verify(cases, paths, names, matrices, report)
+
+
+def _function_in(session, functions, path):
+    """Which of the functions a single file holds, by what it needs and gives."""
+    outputs = {output.name for output in session.get_outputs()}
+    needed = {each.name for each in session.get_inputs()}
+    fitting = [f for f in functions.values() if set(f.outputs) == outputs]
+    # One whose input alone has another name is compared, and refused for that.
+    fitting.sort(
+        key=lambda f: needed != {a.name for a in f.arguments if a.default is None}
+    )
+    if fitting:
+        return fitting[0]
+    raise ExportError(f"{path} holds none of {list(functions)}. It gives {outputs}.")
