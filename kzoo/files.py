@@ -18,7 +18,9 @@ def replacing(path):
         yield partial
         partial.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk's names none
+        # A full disk's error names none, and what is beside is gone in the end.
+        if error.errno is not None and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
@@ -38,9 +40,17 @@ def write_json(path, content):
 
 def _plain(value):
     """A number of numpy's as JSON has it."""
-    if callable(getattr(value, "item", None)):
+    if getattr(value, "shape", None) == ():
         return value.item()
     raise TypeError(f"JSON has no {type(value).__name__}. Received: {value!r}.")
+
+
+def _keep(path, name):
+    """Gives a file a second name; or a copy, on disks that have no links."""
+    try:
+        name.hardlink_to(path)
+    except OSError:
+        shutil.copy2(path, name)
 
 
 @contextlib.contextmanager
@@ -79,7 +89,9 @@ def install(partial, targets):
     try:
         for path in made + [path for path in targets if path not in made]:
             moved.append((path, path.exists()))
-            if path.exists():
+            if path in made and path.is_file():
+                _keep(path, waiting / path.name)  # its name is never missing
+            elif path.exists():
                 path.rename(waiting / path.name)
             if path in made:
                 (partial / path.name).rename(path)

@@ -126,9 +126,12 @@ def _message(error):
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     if isinstance(error, UnicodeEncodeError):
+        wrong = ascii(error.object[error.start : error.end])
+        if error.encoding in ("utf-8", "utf_8"):  # half of a pair, as in odd file names
+            return f"{wrong} is no character, and cannot be written."
         return (
-            f"Standard output cannot write {error.object[error.start : error.end]!r}, "
-            f"which {error.encoding!r} has not. Set PYTHONIOENCODING=utf-8."
+            f"Standard output cannot write {wrong}, which {error.encoding!r} has not. "
+            "Set PYTHONIOENCODING=utf-8."
         )
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return (

@@ -170,6 +170,7 @@ def export(
     if text and format == "onnx":
         opset = text_form.opset(opset, portable)
     targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
+    stood = [target for target in targets if target.exists()]
     for target in targets:
         _check_target(target, single, overwrite)
     if single and not path.exists() and targets[1].exists():
@@ -224,8 +225,8 @@ def export(
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
             report.files = sizes(partial if single else target)
-            if not overwrite and path.exists():
-                raise ExportError(f"{path} has come into being. Choose another path.")
+            for new in [t for t in targets if t.exists() and t not in stood]:
+                raise ExportError(f"{new} has come into being. Choose another path.")
             if not single:
                 report.sha256 = hashes(target)
                 report.save(target / REPORT)

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from kzoo.exporters import agreement, genai, onnx, saved_model
@@ -27,8 +28,8 @@ def verify(path, task, inputs=None):
 
     Args:
         path: a folder or file that `export` wrote.
-        task: the task that it should equal; of what exporter="tf2onnx" wrote any Keras
-            model.
+        task: the task that it should equal; of what exporter="tf2onnx" wrote any model
+            of Keras that knows its inputs.
         inputs: what to compare on, beside what every export is compared on. A list of
             examples: strings, or (first, second) pairs of strings where the task reads
             pairs, or (source, target); or ids, a list of int each for the first input,
@@ -48,7 +49,7 @@ def verify(path, task, inputs=None):
     """
     path = Path(path)
     if not hasattr(task, "export_functions"):
-        return _verify_converted(path, task, inputs)
+        return _verify_other(path, task, inputs)
     check_model(task)
     said = said_of(path)
     text, format = said.get("text", False), "onnx"
@@ -192,6 +193,25 @@ def _check_said(where, said, task):
                     f"{where} is of a model whose {side} has {name}={theirs}, and "
                     f"{task.name} has {mine}. {ANOTHER}"
                 )
+
+
+def _verify_other(path, model, inputs):
+    """Verifies a file that tf2onnx made of a model that is no task."""
+    made = path.is_file() and is_file_name(path)
+    if made:
+        metadata = onnx.open_session(path).get_modelmeta().custom_metadata_map
+        made = metadata.get("exporter") == "tf2onnx"
+    if not made:
+        raise ExportError(
+            f"{type(model).__name__} is no task of kzoo, so that it is compared with a "
+            f"file that exporter='tf2onnx' wrote. Received: {path}, which is none."
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise ExportError(
+            "Models that are no tasks are compared on the TensorFlow backend. "
+            f"Received: {keras.backend.backend()}. Set KERAS_BACKEND=tensorflow."
+        )
+    return _verify_converted(path, model, inputs)
 
 
 def _verify_converted(path, task, inputs):

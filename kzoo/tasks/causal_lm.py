@@ -87,6 +87,7 @@ class CausalLM(LanguageModel):
         if not self.prompt_specials[0]:  # and the first token is only read
             first = self.tokenizer.decode([row[:1] for row in rows])
             characters -= sum(map(len, first))
+            characters -= sum(len(row) == 1 for row in rows)  # an end alone
         return {
             "perplexity": perplexity(nats / tokens),
             "bits_per_character": nats / math.log(2) / characters,

@@ -88,6 +88,20 @@ class EncoderTask(LearnsText, Exports):
         """What the task was given beside config and tokenizer."""
         return {"max_length": self.max_length}
 
+    @property
+    def sees_the_past_alone(self):
+        """Whether a token's state follows from it and those before it alone."""
+        return self.encoder is None and self.config.decoder.causal
+
+    def _warn_of_the_first(self, pooling):
+        """Warns where a text's vector would be that of its first token, alone."""
+        if pooling == "cls" and self.sees_the_past_alone:
+            warnings.warn(
+                f"pooling='cls' reads the first token, and in the causal stack of "
+                f"{self.name} that sees no more of a text. Give pooling='last'.",
+                stacklevel=4,
+            )
+
     def _signature(self):
         if self.stack.config.num_segments > 1:  # of one segment all have the same
             return ("token_ids", "segment_ids")

@@ -202,9 +202,9 @@ class FineTunes(keras.Model):
                 read_into(named[name], file, name)
         self._start_training_anew()
 
-    def load_weights(self, filepath, **kwargs):
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Keras's; functions that were compiled go on with the file's alpha, too."""
-        super().load_weights(filepath, **kwargs)
+        super().load_weights(filepath, skip_mismatch, **kwargs)
         if any(map(has_lora, self._flatten_layers())):
             self._forget_functions()
 

@@ -165,6 +165,11 @@ class QuestionAnswering(PredictionTask):
         """
         return self._numbered_rows(x, y)[0]
 
+    def _examples_of_rows(self, x, y):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which `encode_examples` has given
+            return self._numbered_rows(x, y)[1]
+
     def _numbered_rows(self, x, y):
         features, owned, offsets = self._encode_pairs(x)
         if y is None:

@@ -75,6 +75,7 @@ class SentenceEmbedder(EncoderTask):
                 f"pooling must be one of {list(get_args(PoolingKind))}. "
                 f"Received: {pooling!r}."
             )
+        self._warn_of_the_first(pooling)
         self.pooling, self.normalize = pooling, normalize
         self.pool = Pooling(pooling, dtype=self.dtype_policy)
         # Past Layer.__setattr__, whose dicts JSON need not know.
@@ -213,7 +214,7 @@ class SentenceEmbedder(EncoderTask):
 
         Args:
             x: dict of inputs with `token_ids` int (B, P, T).
-            y: float (B,); or `None`, or what came of that, bool (B,).
+            y: numbers (B,); or `None`, or bool (B, 1, 1), what came of that before.
 
         Returns:
             float (B,), or bool (B,): whether there is a token.
@@ -228,7 +229,7 @@ class SentenceEmbedder(EncoderTask):
                 f"{self.name} learns from token_ids of pairs or triples, (batch, "
                 f"texts, length). Received: a shape of {tuple(ids.shape)}."
             )
-        made = y is not None and keras.backend.standardize_dtype(y.dtype) == "bool"
+        made = y is not None and len(y.shape) == 3
         scored = y is not None and not made
         wrong = ContrastiveLoss if scored else CosineSimilarityLoss
         if isinstance(getattr(self, "loss", None), wrong):
@@ -237,12 +238,13 @@ class SentenceEmbedder(EncoderTask):
                 f"scores. Received: y={'given' if scored else None}."
             )
         if y is not None:
-            return y if made else ops.cast(y, "float32")
+            return ops.reshape(y, (-1,)) if made else ops.cast(y, "float32")
         return ops.any(ops.not_equal(ids[:, 0], self.config.pad_token_id), axis=1)
 
     def _targets_beside(self, x, y, weights):
         if y is None and weights is not None and isinstance(x, dict):
-            return keras.ops.convert_to_numpy(self.targets(x, None))
+            real = keras.ops.convert_to_numpy(self.targets(x, None))
+            return real[:, None, None]  # of a shape that no scores have
         return y
 
     def compute_loss(self, x=None, y=None, *args, **kwargs):

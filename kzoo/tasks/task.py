@@ -344,13 +344,16 @@ class Task(FineTunes, Model):
             **kwargs: of Keras's `compile`.
 
         Raises:
-            ValueError: `label_smoothing` with a loss of your own.
+            ValueError: `label_smoothing` with a loss of your own; or a loss or a metric
+                whose `ignore_id` is not the task's.
         """
         if label_smoothing and loss != "auto":
+            advice = f"Give MaskedCrossEntropy({label_smoothing}, ignore_id="
+            advice += f"{self.ignore_id}), or leave out one of the two."
             raise ValueError(
                 f"label_smoothing={label_smoothing} is of the default loss, and a loss "
-                f"was given: {loss!r}. Give MaskedCrossEntropy({label_smoothing}, "
-                f"ignore_id={self.ignore_id}), or leave out one of the two."
+                f"was given: {loss!r}. "
+                + (advice if self.ignore_id == self.ignore_id else "Leave it out.")
             )
         choose = kwargs.get("jit_compile", "auto") == "auto"
         if choose and keras.backend.backend() == "tensorflow":

@@ -40,14 +40,9 @@ class TextTask(PredictionTask):
             max_length,
             **kwargs,
         )
-        sees_the_past = self.encoder is None and config.decoder.causal
         if pooling is None:
-            pooling = "last" if sees_the_past else "cls"
-        if pooling == "cls" and sees_the_past:
-            raise ValueError(
-                f"pooling='cls' reads the first token, and in the causal stack of "
-                f"{self.name} that sees nothing of the text. Give pooling='last'."
-            )
+            pooling = "last" if self.sees_the_past_alone else "cls"
+        self._warn_of_the_first(pooling)
         if pooling not in get_args(TextPooling):
             raise ValueError(
                 f"pooling must be one of {list(get_args(TextPooling))}. "
@@ -184,6 +179,20 @@ class TextClassifier(TextTask):
                 f"{y[wrong]!r} for example {wrong}."
             )
         return np.stack(rows)
+
+    def _class_weights(self, class_weight, of_ints=False):
+        if class_weight is None:
+            return None
+        if not isinstance(class_weight, dict):
+            raise ValueError(
+                "class_weight must be a dict from a class to what its examples "
+                f"count. Received: {class_weight!r}."
+            )
+        keys, labels = list(class_weight), self.labels
+        if of_ints and all(isinstance(key, numbers.Integral) for key in keys):
+            labels = None
+        classes = encode_labels(keys, labels, self.num_classes, "class_weight's key")
+        return dict(zip(classes, class_weight.values()))
 
     def classify(self, x, *, return_probabilities=False, **options):
         """The most probable class of each text.

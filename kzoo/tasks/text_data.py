@@ -119,7 +119,7 @@ class LearnsText(Task):
             kwargs["steps_per_epoch"] = steps
         else:
             self._check_steps(kwargs.get("steps_per_epoch"))
-            class_weight = self._class_weights(class_weight)
+            class_weight = self._class_weights(class_weight, of_ints=True)
             y = self._targets_beside(x, y, sample_weight)
             x = self._tokenized(x)
             ordered = isinstance(x, types.GeneratorType)
@@ -311,8 +311,12 @@ class LearnsText(Task):
         """`y`, or what follows from arrays: Keras would drop weights without any."""
         return y
 
-    def _class_weights(self, class_weight):
+    def _class_weights(self, class_weight, of_ints=False):
         """`class_weight` by the classes' ints, or `None`.
+
+        Args:
+            class_weight: what `fit` was given.
+            of_ints: whether targets are ints, so that ints among the classes are.
 
         Raises:
             ValueError: it is no dict of the classes of this task; or Keras would weigh
@@ -320,18 +324,10 @@ class LearnsText(Task):
         """
         if class_weight is None:
             return None
-        if not isinstance(class_weight, dict):
-            raise ValueError(
-                "class_weight must be a dict from a class to what its examples "
-                f"count. Received: {class_weight!r}."
-            )
-        if not hasattr(self, "num_classes") or not self.target_per_example:
-            raise ValueError(
-                "class_weight is of tasks with one class an example. Received: "
-                f"class_weight={class_weight} for {type(self).__name__}."
-            )
-        classes = self.encode_targets([*class_weight])
-        return dict(zip(classes, class_weight.values()))
+        raise ValueError(
+            "class_weight is of tasks with one class an example. Received: "
+            f"class_weight={class_weight} for {type(self).__name__}."
+        )
 
     def _is_raw(self, x, y=None):
         """Whether `encode_examples` is to read this; else it is what Keras takes."""
@@ -389,8 +385,9 @@ class LearnsText(Task):
         sample_weight=None,
         class_weight=None,
     ):
-        features, numbers = self._numbered_rows(x, y)
-        if sample_weight is not None and numbers is not None:
+        features = self.encode_examples(x, y)
+        numbers = None if sample_weight is None else self._examples_of_rows(x, y)
+        if numbers is not None:
             sample_weight = _of_rows(sample_weight, numbers, len(x))
         weights = self._weights(features, sample_weight, class_weight)
         if weights is not None:
@@ -403,9 +400,9 @@ class LearnsText(Task):
             seed=seed,
         )
 
-    def _numbered_rows(self, x, y):
-        """Features, and the number of the example of each row, or `None`: one each."""
-        return self.encode_examples(x, y), None
+    def _examples_of_rows(self, x, y):
+        """The example, a number, of each row of `encode_examples`; `None`: one each."""
+        return None
 
     def batches(
         self,

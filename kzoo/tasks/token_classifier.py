@@ -119,9 +119,6 @@ class TokenClassifier(PredictionTask):
             ValueError: a sentence without words, another number of labels than words,
                 or an unknown label; the sentence is named.
         """
-        return self._numbered_rows(x, y)[0]
-
-    def _numbered_rows(self, x, y):
         sentences = [split_words(sentence) for sentence in x]
         features, owned = self._encode_sentences(sentences)
         if y is not None:
@@ -135,7 +132,11 @@ class TokenClassifier(PredictionTask):
                 for word, place in zip(words, places, strict=True):
                     row[place] = targets[sentence][word]
             features["targets"] = rows
-        return features, [number for number, *_ in owned]
+        return features
+
+    def _examples_of_rows(self, x, y):
+        _, owned = self._encode_sentences([split_words(sentence) for sentence in x])
+        return [number for number, *_ in owned]
 
     def _encode_labels(self, number, words, labels):
         labels = labels.split() if isinstance(labels, str) else labels

@@ -54,8 +54,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     Raises:
         ValueError: at the start of `fit`, a file that is damaged or of another model
             or optimizer; so it is where a kzoo model has another config, other options
-            such as labels, or adapters, but for what alone its training follows from:
-            rates of dropout and of masks, and initializers.
+            such as labels, or adapters, but for what its weights do not follow from:
+            rates of dropout and of masks, initializers, and defaults of searches.
     """
 
     def __init__(self, path, stateful=None):
@@ -331,7 +331,9 @@ class EpochHistory(keras.callbacks.Callback):
 
 
 # Fields of a config that may change: the function a model computes does not.
-_OF_TRAINING = re.compile(r"(dropout|initializer|initializer_range|mask_rate)$")
+_OF_TRAINING = re.compile(
+    r"(dropout|initializer|initializer_range|mask_rate)$|^options\.search_defaults\b"
+)
 
 # A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,
 # and `meta.json`. Order and shapes identify a variable: its path has counters that

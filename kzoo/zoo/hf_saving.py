@@ -92,7 +92,8 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
         files = {CONFIG_FILE: keys}
         if name in GENERATING:
             files[GENERATION_FILE] = _generation(task)
-        if as_loaded(task) == (loaded.said.get("as") if loaded else None):
+        before, now = loaded and loaded.said.get("as"), as_loaded(task)
+        if before and before == {key: now.get(key) for key in before}:
             # Nothing of it has changed: it is written in the words in which it came.
             own = dict(loaded.said["config"])
             if name not in GENERATING:  # transformers finds the last token with it
@@ -105,7 +106,7 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
 
 
 def _write(task, folder, tensors, files, max_shard_bytes):
-    """Writes all files beside the folder, then moves them there."""
+    """Writes all files in a hidden folder of the folder, then moves them out."""
     with beside(folder / CONFIG_FILE) as partial:
         scratch = partial / "model"
         save_tensors(scratch, tensors, max_shard_bytes)

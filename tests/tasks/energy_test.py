@@ -102,6 +102,7 @@ def test_a_model_that_diverged_has_a_number_and_without_a_start_no_first_token()
     assert score["perplexity"] == pytest.approx(np.exp(energy / 4), rel=1e-6)
     bits = energy / np.log(2) / 4  # "b", "c" and two ends
     assert score["bits_per_character"] == pytest.approx(bits, rel=1e-6)
+    assert model.score(["abc", "d", ""]) == pytest.approx(score)  # of which none is
     with pytest.raises(ValueError, match="needs a second one to be scored"):
         model.score([""])
 

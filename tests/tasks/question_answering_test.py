@@ -318,9 +318,8 @@ def test_weights_are_of_examples_however_many_windows_hold_an_answer():
     long, twice = ("a", "abcdabcdabcd"), ("a", "abcdabcd")
     x, y = [long, twice], [("abcdabcdabcd", 0), ("d", 3)]
     with pytest.warns(UserWarning, match="1 of 2 answers are longer"):
-        features, numbers = model._numbered_rows(x, y)
-    rows = len(features["first"])
-    assert numbers == [1] * rows and rows > 1
+        rows = len(model.encode_examples(x, y)["first"])
+    assert model._examples_of_rows(x, y) == [1] * rows and rows > 1
     model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     with pytest.warns(UserWarning, match="1 of 2 answers"):
         heavy = model.evaluate(x, y, sample_weight=[7.0, 1.0], verbose=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kzoo
+from kzoo.files import replacing
 from kzoo.tasks import load_task
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
@@ -284,3 +285,36 @@ def test_a_folder_of_another_layout_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match="Hugging Face's layout, which from_preset re"):
         load_task(tmp_path)
+
+
+def test_a_name_is_never_missing_while_a_folder_is_replaced(tmp_path, monkeypatch):
+    texts_classifier().save_folder(tmp_path)
+    rename, seen = Path.rename, []
+
+    def watched(path, target):
+        result = rename(path, target)
+        seen.append((tmp_path / "config.json").is_file())
+        assert (tmp_path / "model.safetensors").is_file()
+        return result
+
+    monkeypatch.setattr(Path, "rename", watched)
+    texts_classifier(pooling="mean").save_folder(tmp_path)
+    assert seen and all(seen)
+    assert load_task(tmp_path).pooling == "mean"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_an_error_keeps_its_words_and_has_a_name_where_it_lacks_one(tmp_path):
+    path = tmp_path / "file"
+    for error, said in (
+        (OSError("only words"), "only words"),
+        (OSError(errno.ENOSPC, "full"), f"full: '{path}'"),
+    ):
+        with pytest.raises(OSError) as caught:
+            with replacing(path):
+                raise error
+        assert str(caught.value).endswith(said)
+    with pytest.raises(OSError) as caught:
+        with replacing(tmp_path / "nowhere" / "file") as partial:
+            partial.write_text("")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "file")

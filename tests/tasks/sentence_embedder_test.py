@@ -415,3 +415,18 @@ def test_recall_at_one_place_is_an_int():
     task = perturbed(embedder())
     got = task.score_retrieval(WORDS[:3], WORDS[:9], [0, 1, 2], top_k=1)
     assert got == {"recall@1": 1.0, "mrr@1": 1.0}
+
+
+def test_bools_are_scores():
+    task = compiled(perturbed(embedder()), keras.optimizers.SGD(0.0), eager=True)
+    ids, _ = task.encode_text(PAIRS)
+    scores = np.arange(len(PAIRS)) % 3 == 0
+    given = dict(batch_size=len(PAIRS), verbose=0)
+    expected = task.evaluate(ids, scores.astype("float32"), **given)
+    assert task.evaluate(ids, scores, **given) == pytest.approx(expected)
+    assert task.evaluate(PAIRS, scores, **given) == pytest.approx(expected)
+
+
+def test_a_first_token_that_sees_nothing_is_a_warning():
+    with pytest.warns(UserWarning, match="sees no more of a text"):
+        embedder(architecture="decoder", pooling="cls")

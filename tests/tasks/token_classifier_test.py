@@ -239,3 +239,26 @@ def test_what_does_not_fit_is_named():
         task(positions="learned", max_sequence_length=2)
     with pytest.raises(TypeError, match="7 of type int at index 1"):
         model.predict([["a", 7]])
+
+
+def test_a_subclass_encodes_examples_and_weights_are_of_sentences():
+    class Counting(kzoo.TokenClassifier):
+        calls = 0
+
+        def encode_examples(self, x, y=None):
+            self.calls += 1
+            return super().encode_examples(x, y)
+
+    sizes = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, dropout=0.0)
+    model = Counting.from_size(
+        "tiny", TOKENIZER, labels=["X", "Y"], max_length=6, head_dropout=0.0, **sizes
+    )
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    long, short = ["ab"] * 6, ["cd"]
+    x, y = [long, short], [["X"] * 6, ["Y"]]
+    assert len(model.encode_examples(x)["token_ids"]) > 2
+    calls = model.calls
+    weighted = model.evaluate(x, y, sample_weight=[1.0, 0.0], verbose=0)
+    assert model.calls == calls + 1
+    alone = model.evaluate([long], [y[0]], verbose=0)
+    assert weighted[0] == pytest.approx(alone[0])  # Keras's metrics have no weights
