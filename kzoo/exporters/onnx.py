@@ -62,7 +62,8 @@ def emit(function, names, opset, low_memory=False):
         try:
             values = function.call(inputs)
         except Exception as error:  # each backend has its own
-            if "OnnxValue" not in str(error) or isinstance(error, ExportError):
+            said = str(error)  # of a user's processor all is said already
+            if "OnnxValue" not in said or said.startswith("The processor "):
                 raise
             raise ExportError(
                 f"{function.name} uses an operation that is not of kzoo.ops, and so has"
