@@ -1,6 +1,7 @@
 """Files are made beside their place and moved there when all is well."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 import tempfile
@@ -36,6 +37,12 @@ def write_json(path, content):
     """Writes JSON for people, wholly or not at all."""
     text = json.dumps(content, indent=2, ensure_ascii=False, default=_plain)
     write_text(path, text + "\n")
+
+
+def sha256(path):
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _plain(value):

@@ -140,8 +140,8 @@ def evaluate(
 def _write(own, path, record):
     """Writes a record, with the weights that it is of; into a preset with its card."""
     from kzoo.checkpoints.files import SAFETENSORS
-    from kzoo.files import write_json
-    from kzoo.zoo.registry import MANIFEST, RECORDS, sha256
+    from kzoo.files import sha256, write_json
+    from kzoo.zoo.registry import MANIFEST, RECORDS
     from kzoo.zoo.saving import update_preset
 
     if (own / SAFETENSORS).is_file():

@@ -1,11 +1,11 @@
 """An artifact's files: which there are, and what its report says of them."""
 
 import contextlib
-import hashlib
 import json
 
 from kzoo.exporters import onnx
 from kzoo.exporters.errors import ExportError
+from kzoo.files import sha256
 
 REPORT = "report.json"
 # What holds an ONNX model itself; of a SavedModel, TensorFlow knows when bits change.
@@ -46,8 +46,5 @@ def said_of(folder):
 
 def hashes(folder):
     """Name to hexadecimal SHA-256 of the files that hold a folder's ONNX model."""
-    found = {}
-    for file in sorted(file for each in _HASHED for file in folder.glob(each)):
-        with file.open("rb") as opened:
-            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
-    return found
+    files = sorted(file for each in _HASHED for file in folder.glob(each))
+    return {file.name: sha256(file) for file in files}

@@ -69,7 +69,7 @@ def emit(function, names, opset, low_memory=False):
                 f"{function.name} uses an operation that is not of kzoo.ops, and so has"
                 " no form in ONNX. Write your own layers and tasks over kzoo.ops, or "
                 "export the forward pass with exporter='tf2onnx'. Received: "
-                f"{' '.join(str(error).split())[:300]}"
+                f"{' '.join(said.split())[:300]}"
             ) from error
         for name, value in values.items():
             graph.output(value, name, axes=function.outputs[name])

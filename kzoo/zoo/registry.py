@@ -8,7 +8,6 @@ here needs Keras, so that the command answers at once; `kzoo.zoo.saving` writes 
 
 import dataclasses
 import difflib
-import hashlib
 import json
 import re
 import tomllib
@@ -18,6 +17,7 @@ from typing import get_args
 from kzoo.checkpoints import hub
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import Architecture
+from kzoo.files import sha256
 
 SHIPPED = Path(__file__).with_name("presets")
 MANIFEST, CARD = "preset.json", "README.md"
@@ -412,9 +412,3 @@ def check_preset(folder, whole=True):
 
 def _is_downloaded(path):
     return any(path.match(pattern) for pattern in (*hub.PATTERNS, "*.safetensors"))
-
-
-def sha256(path):
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,7 +16,7 @@ import kzoo
 from kzoo.checkpoints import hub, safetensors_file
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import ModelConfig
-from kzoo.files import beside, install, write_json, write_text
+from kzoo.files import beside, install, sha256, write_json, write_text
 from kzoo.zoo.registry import (
     CARD,
     CONFIG,
@@ -35,7 +35,6 @@ from kzoo.zoo.registry import (
     read_manifest,
     read_preset,
     read_record,
-    sha256,
 )
 
 

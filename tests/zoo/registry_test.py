@@ -12,6 +12,7 @@ import pytest
 
 import kzoo
 from kzoo.checkpoints.files import open_tensors
+from kzoo.files import sha256
 from kzoo.zoo import pretrained, registry, saving
 from tests.harness import perturb, to_numpy
 
@@ -348,7 +349,7 @@ def test_new_records_take_their_place_at_once_or_not_at_all(preset, monkeypatch)
 
 
 def test_scores_of_weights_that_are_no_more_say_nothing(preset):
-    weights = registry.sha256(preset / "model.safetensors")
+    weights = sha256(preset / "model.safetensors")
     for noted, expected in ((weights, 0.75), ("0" * 64, None)):
         scores = {**SCORES, "weights": noted}
         (preset / "scores.json").write_text(json.dumps(scores))
