@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 # Threads, backend and log lines of the libraries, as they read it when imported.
 ENVIRONMENT = {
-    "KERAS_BACKEND": "tensorflow",
+    "KERAS_BACKEND": os.environ.get("KERAS_BACKEND", "tensorflow"),
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_NUM_INTRAOP_THREADS": str(THREADS),
     "TF_NUM_INTEROP_THREADS": str(THREADS),

@@ -188,7 +188,7 @@ def reference(function, inputs):
     }
     # A search runs many layers for few numbers; `forward` goes all the way.
     around = contextlib.nullcontext() if function.end_token_id is None else bare_calls()
-    with around:
+    with around, ops.full_float32():
         outputs = function.call(tensors)
     return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
 

@@ -52,6 +52,7 @@ def keep_probable(logits, top_k, top_p, min_p):
         float32 (R, V).
     """
     size = ops.dim(logits, -1)
+    logits = ops.settled(logits)
     values, _ = ops.top_k(logits, size)
     place = ops.expand_dims(ops.arange(size), 0)
     stays = (place < top_k) | ops.equal(top_k, 0)

@@ -7,6 +7,7 @@ on tensors and int64 in ONNX. What Keras's backends do differently (`/` of ints,
 dtypes) is refused in ONNX: cast first.
 """
 
+from kzoo.ops.accelerator import full_float32, settled
 from kzoo.ops.array import (
     absolute,
     all,
@@ -120,6 +121,7 @@ __all__ = [
     "file_option",
     "fixed_buffers",
     "full",
+    "full_float32",
     "gelu",
     "gelu_tanh",
     "is_onnx",
@@ -148,6 +150,7 @@ __all__ = [
     "rms_norm",
     "rotate",
     "saves_memory",
+    "settled",
     "shape",
     "sigmoid",
     "silu",

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from kzoo.ops import tensorflow
+from kzoo.ops.accelerator import xla_is_on_cpu
 from kzoo.ops.buffers import buffers_grow
 from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape
@@ -485,14 +486,21 @@ def argmax(x):
 
     With a NaN among the values it is any.
     """
-    if not buffers_grow():  # XLA finds a value with vectors, and a place one by one
-        size = dim(x, -1)
-        best = keras.ops.max(x, axis=-1, keepdims=True)
-        place = keras.ops.where(x >= best, keras.ops.arange(size, dtype="int32"), size)
-        return keras.ops.minimum(keras.ops.min(place, axis=-1), size - 1)
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.argmax(x)
-    return keras.ops.cast(keras.ops.argmax(x, axis=-1), "int32")
+
+    def at_once():
+        if keras.backend.backend() == "tensorflow":
+            return tensorflow.argmax(x)
+        return keras.ops.cast(keras.ops.argmax(x, axis=-1), "int32")
+
+    if buffers_grow() or not xla_is_on_cpu():
+        return at_once()
+    # For a CPU, XLA finds a value with vectors, and a place one by one.
+    size = dim(x, -1)
+    best = keras.ops.max(x, axis=-1, keepdims=True)
+    place = keras.ops.where(x >= best, keras.ops.arange(size, dtype="int32"), size)
+    place = keras.ops.min(place, axis=-1)
+    # A NaN is nowhere; nor is what XLA has rounded otherwise here, see `settled`.
+    return keras.ops.cond(keras.ops.all(place < size), lambda: place, at_once)
 
 
 @argmax.emits

@@ -122,13 +122,11 @@ def attention(
             append(keys, key, index, axis=2),
             append(values, value, index, axis=2),
         )
-    plain = [bias, cache, similarity, soft_cap, dropout]
-    if causal and not return_weights and all(x is None for x in plain):
-        kernel = fused_kernel(query.dtype, query.shape[-1])
+    others = [bias, cache, similarity, soft_cap, dropout]
+    if not return_weights and all(x is None for x in others):
+        kernel = fused_kernel(query, key, is_masked=mask is not None and not causal)
         if kernel is not None:
-            heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            output = kernel(*heads_last, scale=scale, is_causal=True)
-            return merge_heads(ops.transpose(output, (0, 2, 1, 3))), None, None
+            return _fused(kernel, query, key, value, mask, scale, causal), None, None
     query = query * scale if scale != 1.0 else query
     batch, _, length, _ = ops.shape(query)
 
@@ -200,29 +198,49 @@ def cached_length(cache):
     return functools.reduce(operator.add, (ops.dim(x, 2) for x in cache[1::2]))
 
 
-def fused_kernel(dtype, head_dim):
+def fused_kernel(query, key, is_masked):
     """A kernel that holds no scores in memory, or `None` where there is none.
 
     It is cuDNN's (Dao et al., 2022, https://arxiv.org/abs/2205.14135), for 16 bits on a
     GPU with the JAX backend.
 
     Args:
-        dtype: of query, key and value.
-        head_dim: H.
+        query: float (B, N, T, H).
+        key: float (B, K, S, H).
+        is_masked: whether it gets a mask, whose gradient it takes by pairs.
 
     Returns:
         A function of query (B, T, N, H), key and value (B, S, K, H), with `scale` and
-        `is_causal`, to (B, T, N, H).
+        `is_causal` or a `mask` bool (B or 1, N or 1, T, S), to (B, T, N, H).
     """
-    if keras.backend.backend() != "jax" or "16" not in str(dtype):
+    if keras.backend.backend() != "jax" or "16" not in str(query.dtype):
         return None
     import jax
 
+    head_dim, lengths = query.shape[-1], (query.shape[2], key.shape[2])
     if jax.default_backend() != "gpu" or head_dim % 8 or head_dim > 128:
         return None
+    if min(lengths) < 128 or is_masked and any(length % 2 for length in lengths):
+        return None  # slower at 32 queries and keys, faster at 128
     if float(getattr(jax.devices()[0], "compute_capability", 0)) < 8.0:  # before Ampere
         return None
     return functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
+
+
+def _fused(kernel, query, key, value, mask, scale, causal):
+    """The output of `attention`, from a `fused_kernel`."""
+    options, some = {"is_causal": causal}, None
+    if mask is not None and not causal:
+        pairs = (*mask.shape[:2], query.shape[2], key.shape[2])
+        options["mask"] = ops.broadcast_to(mask, pairs)
+        some = ops.any(mask, axis=-1)  # (B or 1, N or 1, T or 1)
+    heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    output = kernel(*heads_last, scale=scale, **options)
+    if some is not None:
+        some = ops.expand_dims(ops.transpose(some, (0, 2, 1)), -1)
+        output = output * ops.cast(some, output.dtype)
+    batch, length, num_heads, head_dim = ops.shape(output)
+    return ops.reshape(output, (batch, length, num_heads * head_dim))
 
 
 @attention.emits

@@ -367,32 +367,48 @@ def test_impossible_heads_name_both_arguments():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="it is JAX's kernel")
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
 def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
-    import functools
-
     import jax
 
     from kzoo.ops import heads as module
 
+    triangle = np.tril(np.ones((1, 1, T, T), bool))
+    by_head = RANDOM.random((1, 4, 1, T)) < 0.7
+    blind = SELF_MASK.copy()
+    blind[0, 0, 2] = False  # its third query sees nothing
     layer = built(num_key_value_heads=heads)
-    mask = np.tril(np.ones((1, 1, T, T), bool))
-    parts = to_numpy(layer(X, attention_mask=mask, causal=True))
-    calls = []
+    cross = built(memory_dim=M, num_key_value_heads=heads)
+    calls = {
+        "causal": lambda: layer(X, attention_mask=triangle, causal=True),
+        "no mask": lambda: layer(X),
+        "pairs": lambda: layer(X, attention_mask=blind),
+        "one for all rows": lambda: layer(X, attention_mask=by_head),
+        "cross": lambda: cross(X, MEMORY, attention_mask=CROSS_MASK),
+    }
+    parts = {name: to_numpy(call()) for name, call in calls.items()}
+    options = []
 
-    def kernel(*arrays, **options):
-        calls.append(options)
+    def kernel(query, key, value, mask=None, **given):
+        options.append(given)
+        if mask is not None:  # as cuDNN asks for it
+            batch, length = query.shape[:2]
+            assert mask.shape[0] in (1, batch) and mask.shape[1] in (1, 4)
+            assert mask.shape[2:] == (length, key.shape[1])
         # What cuDNN computes on a GPU, on any device.
-        run = functools.partial(jax.nn.dot_product_attention, implementation="xla")
-        return run(*arrays, **options)
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=mask, implementation="xla", **given
+        )
 
-    monkeypatch.setattr(module, "fused_kernel", lambda dtype, head_dim: kernel)
-    fused = to_numpy(layer(X, attention_mask=mask, causal=True))
-    assert calls == [{"scale": layer.scale, "is_causal": True}]
-    np.testing.assert_allclose(fused, parts, atol=1e-5)
-    # Weights, biases and masks of another form are of the parts alone.
-    layer(X, attention_mask=mask, causal=True, return_weights=True)
-    layer(X, attention_mask=SELF_MASK)
-    layer(X, attention_mask=mask, bias=BIAS, causal=True)
-    assert len(calls) == 1
+    monkeypatch.setattr(module, "fused_kernel", lambda query, key, is_masked: kernel)
+    for name, call in calls.items():
+        np.testing.assert_allclose(
+            to_numpy(call()), parts[name], atol=1e-5, err_msg=name
+        )
+    scale = layer.scale
+    assert options == [{"scale": scale, "is_causal": n == "causal"} for n in calls]
+    # Weights and biases are of the parts alone.
+    layer(X, attention_mask=triangle, causal=True, return_weights=True)
+    layer(X, attention_mask=triangle, bias=BIAS, causal=True)
+    assert len(options) == len(calls)
 
 
 def test_causal_attention_needs_no_mask(tmp_path):

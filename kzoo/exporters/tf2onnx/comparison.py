@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tolerances import TOLERANCES
 
@@ -99,7 +100,8 @@ def expected_outputs(signature, example):
         for name, dtype in zip(signature.names, signature.dtypes)
     ]
     try:
-        outputs = signature.call(tensors)
+        with ops.full_float32():
+            outputs = signature.call(tensors)
     except Exception as error:  # the model's own; the shapes may be out of its range
         shapes = {name: np.shape(value) for name, value in example.items()}
         raise ExportError(
