@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -212,7 +213,7 @@ def settings(args):
 
 
 def machine():
-    """The processor that the numbers belong to."""
+    """The processor, and the GPU, that the numbers belong to."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -221,12 +222,17 @@ def machine():
         model = names[0].strip() if names else model
         if any(line.startswith("flags") and " avx512f" in line for line in lines):
             model += " with AVX-512"
-    return {
+    found = {
         "cpu": model,
         "cores": os.cpu_count(),
         "threads": THREADS,
         "time": "wall" if THREADS > 1 else "cpu",
     }
+    if shutil.which("nvidia-smi"):
+        ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        answer = subprocess.run(ask, capture_output=True, text=True, check=True)
+        found["accelerator"] = answer.stdout.strip()
+    return found
 
 
 def results(args, versions, cells):

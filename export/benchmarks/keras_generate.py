@@ -3,10 +3,11 @@
     python export/benchmarks/keras_generate.py --hub PYTHON
 
 --hub names an interpreter with keras-hub; by default this one. Both run on the
-TensorFlow backend with the same random weights, in float32, on two threads, as GPT-2 is
-built: pre-norm, learned positions, gelu by tanh, a tied table; in the two sizes of
-`generate.py`. Both search greedily from the same prompts of 32 ids, to 64 new tokens,
-both without XLA and both with it (`jit_compile`); compiling is not counted.
+TensorFlow backend, or that of KERAS_BACKEND (JAX has --modes XLA alone), with the same
+random weights, in float32, on two threads, as GPT-2 is built: pre-norm, learned
+positions, gelu by tanh, a tied table; in the two sizes of `generate.py`. Both search
+greedily from the same prompts of 32 ids, to 64 new tokens, both without XLA and both
+with it (`jit_compile`); compiling is not counted.
 
 Both make exactly --new-tokens tokens a row: keras-hub has no stop token, and in the
 tied table the rows of the end token and of padding are zero, so that their logits are 0
@@ -128,7 +129,7 @@ def work(contender, folder, config, prompt, new, mode):
 
     def answer(verb="generate", ids=None, calls=1):
         if verb == "versions":
-            return _duel.versions("kzoo", "keras", "tensorflow", "keras-hub")
+            return _duel.versions("kzoo", "keras", "tensorflow", "jax", "keras-hub")
         if verb == "sequences":
             return run(ids)
         start = _duel.clock()
