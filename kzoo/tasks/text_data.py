@@ -129,38 +129,13 @@ class LearnsText(Task):
                 sample_weight=sample_weight,
                 class_weight=class_weight,
             )
+        kwargs["validation_batch_size"] = held_out_rows or rows
         if validation_data is not None:
-            is_list = isinstance(validation_data, list) and is_pair(validation_data)
-            if is_list and isinstance(validation_data[0], dict):  # Keras's tuple
-                validation_data = tuple(validation_data)
-            is_tuple = isinstance(validation_data, tuple)
-            parts = validation_data if is_tuple else (validation_data,)
-            if not 1 <= len(parts) <= 3:
-                raise ValueError(
-                    "validation_data is x, (x, y) or (x, y, weights). Received: a tuple"
-                    f" of {len(parts)}."
-                )
-            parts = (self._checked_examples(parts[0]), *map(as_list, parts[1:]))
-            validation_data = parts if is_tuple else parts[0]
-            *texts, weights = (*parts, None, None)[:3]
-            if self._is_raw(*texts):
-                held_out = self._batches(
-                    *texts,
-                    held_out_rows or rows,
-                    None if held_out_rows else tokens_per_batch,
-                    sample_weight=weights,
-                    shuffle=False,
-                )
-                validation_data = self.pipeline(held_out, epochs=1)
-            else:
-                kwargs["validation_batch_size"] = held_out_rows or rows
-                if len(parts) == 3:
-                    targets = self._targets_beside(*parts)
-                    validation_data = parts[0], targets, weights
-                elif not is_pair(validation_data):
-                    validation_data = self._tokenized(validation_data)
-        elif held_out_rows:
-            kwargs["validation_batch_size"] = held_out_rows
+            validation_data = self._held_out(
+                validation_data,
+                held_out_rows or rows,
+                None if held_out_rows else tokens_per_batch,
+            )
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             # Else Keras makes its variables in the first step and traces that twice.
@@ -180,6 +155,34 @@ class LearnsText(Task):
                 shuffle=shuffle,
                 **kwargs,
             )
+
+    def _held_out(self, data, batch_size, tokens_per_batch):
+        """What Keras validates on, for `validation_data` of `fit`."""
+        is_list = isinstance(data, list) and is_pair(data)
+        if is_list and isinstance(data[0], dict):  # Keras's tuple
+            data = tuple(data)
+        parts = data if isinstance(data, tuple) else (data,)
+        if not 1 <= len(parts) <= 3:
+            raise ValueError(
+                "validation_data is x, (x, y) or (x, y, weights). Received: a tuple of "
+                f"{len(parts)}."
+            )
+        parts = (self._checked_examples(parts[0]), *map(as_list, parts[1:]))
+        x, y, weights = (*parts, None, None)[:3]
+        if self._is_raw(x, y):
+            held_out = self._batches(
+                x,
+                y,
+                batch_size,
+                tokens_per_batch,
+                sample_weight=weights,
+                shuffle=False,
+            )
+            return self.pipeline(held_out, epochs=1)
+        if len(parts) == 3:
+            return x, self._targets_beside(*parts), weights
+        data = parts if isinstance(data, tuple) else x
+        return data if is_pair(data) else self._tokenized(data)
 
     def evaluate(
         self, x=None, y=None, *, batch_size=None, sample_weight=None, **kwargs
