@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 OWN = "own inputs"  # the name of a case of the user's inputs
@@ -68,12 +69,12 @@ class ExportReport:
     metric: dict = dataclasses.field(default_factory=dict)
 
     def to_dict(self):
-        """The fields, JSON-serialisable."""
-        return dataclasses.asdict(self)
+        """The fields, JSON-serialisable: what is not defined, NaN, is `None`."""
+        return _defined(dataclasses.asdict(self))
 
     def save(self, path):
         """Writes the report as JSON."""
-        text = json.dumps(self.to_dict(), indent=2) + "\n"
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
         Path(path).write_text(text, encoding="utf-8")
 
     def __str__(self):
@@ -173,3 +174,12 @@ def joined(reports):
                     each.differences[name][output][who] for each in reports
                 )
     return report
+
+
+def _defined(x):
+    """Nested dicts and lists, with `None` for NaN and infinity."""
+    if isinstance(x, dict):
+        return {name: _defined(value) for name, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_defined(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

@@ -1,5 +1,6 @@
 """`verify` on the user's own inputs: what only they show, and what cannot be read."""
 
+import json
 import sys
 from concurrent.futures import Future
 
@@ -257,6 +258,14 @@ def test_a_joined_report_has_the_largest_difference_and_all_rows():
     assert not own["tokens_equal"]
     assert reports[0].differences["forward"]["logits"]["model"] == 3e-6
     assert reports[0].token_agreement == pytest.approx(2e-6)
+
+
+def test_a_report_is_json_where_a_metric_is_not_defined(tmp_path):
+    report = ExportReport("here", "onnx", metric={"model": {"spearman": float("nan")}})
+    report.save(tmp_path / "report.json")
+    text = (tmp_path / "report.json").read_text(encoding="utf-8")
+    read = json.loads(text, parse_constant=pytest.fail)  # NaN is not JSON
+    assert read["metric"] == {"model": {"spearman": None}}
 
 
 def batches_of(model, own, text=False, new_tokens=16):
