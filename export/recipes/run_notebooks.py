@@ -110,15 +110,19 @@ if __name__ == "__main__":
     parser.add_argument("--write-times", action="store_true")
     args = parser.parse_args()
 
+    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
+    chosen = [
+        p for p in paths if not args.names or p.name.startswith(tuple(args.names))
+    ]
+    if not chosen:
+        parser.error(f"no notebook begins with {args.names}: {[p.name for p in paths]}")
     results = {
         "cores": os.cpu_count(),
         "machine": platform.platform(),
         "versions": {name: version(name) for name in ("keras", "tensorflow", "kzoo")},
         "seconds": {},
     }
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        if args.names and not path.name.startswith(tuple(args.names)):
-            continue
+    for path in chosen:
         notebook, used = executed(path, args.out / path.stem)
         seconds = seconds_by_part(notebook, used)
         nbformat.write(notebook, args.out / path.name)

@@ -12,6 +12,7 @@ its outputs those of the answer; what the file has a default for may be left out
 """
 
 import argparse
+import textwrap
 from pathlib import Path
 
 import fastapi
@@ -20,12 +21,13 @@ import onnxruntime
 import onnxruntime_extensions
 import uvicorn
 
-DTYPES = {
-    "tensor(string)": object,
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(float)": "float32",
-    "tensor(bool)": "bool",
+# What numpy calls a type of the file's, and what of JSON it is.
+TYPES = {
+    "tensor(string)": (object, str, "strings"),
+    "tensor(int64)": ("int64", int, "whole numbers"),
+    "tensor(int32)": ("int32", int, "whole numbers"),
+    "tensor(float)": ("float32", (int, float), "numbers"),
+    "tensor(bool)": ("bool", bool, "true or false"),
 }
 
 
@@ -74,6 +76,9 @@ class Function:
                 f"to be changed. Unknown: {unknown}; missing: {sorted(missing)}."
             )
         feed = {name: self._array(name, value) for name, value in given.items()}
+        texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
+        if len(set(texts.values())) > 1:
+            raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
         try:
             found = self.session.run(None, feed)
         except Exception as error:  # onnxruntime's errors share no base
@@ -87,19 +92,38 @@ class Function:
 
     def _array(self, name, value):
         node = self.inputs[name]
-        value = [value] if isinstance(value, str) else value
+        dtype, kind, words = TYPES[node.type]
+        if isinstance(value, str) and kind is str:
+            value = [value]
+        shown = textwrap.shorten(repr(value), 200)
         try:
-            array = np.array(value, DTYPES[node.type])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be {node.type}: {error}.") from error
-        texts = node.type == "tensor(string)"
-        if texts and not all(isinstance(each, str) for each in array.flat):
-            raise ValueError(f"{name} must be strings. Received: {value!r}.")
-        if array.ndim != len(node.shape):
+            # JSON's true is no number, though Python's is.
+            if not all(
+                isinstance(each, kind) and isinstance(each, bool) == (kind is bool)
+                for each in _leaves(value)
+            ):
+                raise ValueError(f"{name} must be {words}. Received: {shown}")
+            array = np.array(value, dtype)
+            fits = array.ndim == len(node.shape) and not any(
+                isinstance(each, list) for each in array.flat
+            )
+        except (OverflowError, RecursionError, RuntimeError) as error:
+            raise ValueError(f"{name}: {error}. Received: {shown}") from error
+        if not fits:
             raise ValueError(
-                f"{name} must have the axes {node.shape}. Received: {array.ndim} axes."
+                f"{name} must be {words} with the axes {node.shape}, all rows equally "
+                f"long. Received: {shown}"
             )
         return array
+
+
+def _leaves(value):
+    """What is in nested lists."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def service(folder, threads=0):

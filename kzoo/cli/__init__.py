@@ -75,7 +75,9 @@ def _options(
 
 def _write_any_text():
     """Has results leave as UTF-8, as they do into files, whatever the locale is."""
-    if sys.stdout is None:  # closed
+    if sys.stderr is None:  # closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     elif sys.stdout.isatty():  # which shows what it can
         sys.stdout.reconfigure(errors="replace")

@@ -1,6 +1,7 @@
 """`kzoo demo`."""
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -130,7 +131,7 @@ def _prepare(out_path):
     if out_path.exists() and not out_path.is_dir():
         raise Failure(f"--out {out_path} is a file. Give a folder.")
     if out_path.is_dir() and any(out_path.iterdir()):
-        if not (out_path / _SUMMARY).is_file():
+        if not _is_of_a_demo(out_path / _SUMMARY):
             raise Failure(
                 f"--out {out_path} is not empty and is no folder of `kzoo demo`. Give "
                 "a new folder."
@@ -141,6 +142,15 @@ def _prepare(out_path):
             (out_path / name).unlink(missing_ok=True)
     out_path.mkdir(parents=True, exist_ok=True)
     _write(out_path, {"finished": False})
+
+
+def _is_of_a_demo(summary):
+    """Whether a file is what `_write` wrote, and so what is beside it a demo's."""
+    try:
+        said = json.loads(summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(said, dict) and isinstance(said.get("finished"), bool)
 
 
 def _zoo():

@@ -126,6 +126,7 @@ def evaluate(
     scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}
     if output is not None:
         _write(own, output, scores)
+    out.width = max(out.width, 80)  # a narrower terminal wraps: nothing is cut off
     out.print(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)

@@ -157,10 +157,11 @@ def command(task_name, results, pieces, verb):
         # `generate` of ids leaves stop strings to who joins their texts.
         options["stop"] = SearchOptions.over(task.search_defaults, options).stop
         if stream:
-            if not sources or len(sources) > 1 or output or scores:
+            several = max(beams or 1, n_best or 1) > 1
+            if not sources or len(sources) > 1 or output or scores or several:
                 raise Failure(
-                    "--stream shows one text's result: give one text, and neither "
-                    "--output nor --scores."
+                    "--stream shows one text's result: give one text, and none of "
+                    "--output, --scores, --beams and --n-best."
                 )
             options.setdefault("beams", 1)  # whatever the model's own
             for piece in pieces(task, sources[0], options):
@@ -217,10 +218,17 @@ def read_texts(arguments, input_path):
             f"texts and --input {input_path}."
         )
     if arguments and list(arguments) != ["-"]:
+        if "-" in arguments:
+            raise Failure(
+                "- is standard input, alone: give it, or texts. Received: "
+                f"{len(arguments)} arguments."
+            )
         return list(arguments)
     if input_path:
         content = Path(input_path).read_bytes()
         where = str(input_path)
+    elif sys.stdin is None:  # closed
+        raise Failure("Give texts as arguments or --input: standard input is closed.")
     elif sys.stdin.isatty():
         return None
     else:

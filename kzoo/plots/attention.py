@@ -98,9 +98,9 @@ def attention(
         label_tokens(axes.xaxis, key_tokens, width, shown=last, rotate=True)
         label_tokens(axes.yaxis, query_tokens, height, shown=first)
         if last:
-            axes.set_xlabel(key_label, fontsize=9, color=INK)
+            axes.set_xlabel(key_label, fontsize=9, color=INK, parse_math=False)
         if first:
-            axes.set_ylabel(query_label, fontsize=9, color=INK)
+            axes.set_ylabel(query_label, fontsize=9, color=INK, parse_math=False)
     color_bar(figure, image, grid, "weight")
     add_title(figure, title)
     return figure

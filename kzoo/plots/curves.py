@@ -38,9 +38,12 @@ def training_curve(history, *, title=None):
             (name, "training", COLORS[0]),
             (f"val_{name}", "validation", COLORS[1]),
         ):
+            values = series.get(key, ())
+            # `fit` with validation_freq has a value for every so many epochs.
+            every = max(1, len(epochs) // max(1, len(values)))
             points = [
                 (epoch, value)
-                for epoch, value in zip(epochs, series.get(key, ()), strict=False)
+                for epoch, value in zip(epochs[every - 1 :: every], values)
                 if value is not None and math.isfinite(value)
             ]
             if not points:

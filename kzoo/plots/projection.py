@@ -57,9 +57,10 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
     names = [None] * len(points) if classes is None else list(classes)
     kinds = list(dict.fromkeys(names))
     size = float(np.clip(400 / len(points) ** 0.7, 11, 36))
+    drawn = []
     for number, kind in enumerate(kinds):
         chosen = points[[name == kind for name in names]]
-        axes.scatter(
+        marks = axes.scatter(
             chosen[:, 0],
             chosen[:, 1],
             s=size,
@@ -67,9 +68,9 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
             marker=_MARKERS[number // len(COLORS) % len(_MARKERS)],
             edgecolors="white",
             linewidths=0.4,
-            label=str(kind),
             zorder=2,
         )
+        drawn.append(marks)
     axes.axhline(0.0, color=PALE, linewidth=0.8, zorder=0)
     axes.axvline(0.0, color=PALE, linewidth=0.8, zorder=0)
     quiet_axes(axes)
@@ -82,7 +83,9 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
         f"component 2, {shares[1]:.1%} of the variance", fontsize=9, color=INK
     )
     if classes is not None:
-        figure.legend(
+        legend = figure.legend(
+            drawn,
+            [str(kind) for kind in kinds],  # matplotlib leaves out labels like "_"
             loc="outside right upper",
             frameon=False,
             fontsize=8,
@@ -90,6 +93,8 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
             markerscale=(30 / size) ** 0.5,
             ncols=1 + len(kinds) // 25,
         )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     add_title(figure, title)
     if labels is not None:
         _label_points(figure, axes, points, [visible(x, 24) for x in labels])

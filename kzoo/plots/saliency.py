@@ -156,7 +156,7 @@ def _lines(figure, tokens, width):
         if marked and len(token) > 1:
             text = token.removeprefix(_INNER) if inner else token.lstrip("▁Ġ ") or token
         length, longest = width + 1, 40
-        while length > width:  # a token longer than a line is cut
+        while length > width and longest:  # a token longer than a line is cut
             text = visible(text, longest)
             pixels, _, _ = renderer.get_text_width_height_descent(text, font, False)
             length, longest = pixels / figure.dpi + 0.07, len(text) - 1

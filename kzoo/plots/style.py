@@ -92,7 +92,7 @@ def color_bar(figure, image, axes, label, **options):
     )
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, color=FAINT, labelcolor=INK)
-    bar.set_label(label, fontsize=8, color=INK)
+    bar.set_label(label, fontsize=8, color=INK, parse_math=False)
     return bar
 
 
@@ -134,7 +134,7 @@ def number_axis(axis, inches, label):
     )
     axis.set_ticks(range(0, count, step))
     axis.set_tick_params(length=2, color=FAINT, labelsize=8, labelcolor=INK)
-    axis.set_label_text(label, fontsize=9, color=INK)
+    axis.set_label_text(label, fontsize=9, color=INK, parse_math=False)
 
 
 def token_fonts():

@@ -141,6 +141,16 @@ def test_a_folder_that_is_not_the_demo_s_is_left_alone(refused, tmp_path):
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("said", ['{"slides": 3}', "[]", "{", '{"finished": "no"}'])
+def test_another_demo_json_makes_no_folder_the_demo_s(refused, tmp_path, said):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "w.bin").write_text("mine")
+    (tmp_path / "demo.json").write_text(said)
+    assert "is no folder of `kzoo demo`" in refused("demo", "--out", tmp_path)
+    assert (tmp_path / "model" / "w.bin").read_text() == "mine"
+    assert (tmp_path / "demo.json").read_text() == said
+
+
 def test_the_limit_counts_the_clock_and_not_the_work():
     from kzoo.cli.epochs import CosineWithinTime
 

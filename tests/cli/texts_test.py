@@ -4,6 +4,8 @@ import gzip
 import os
 import re
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +31,30 @@ def test_standard_input_is_read_and_empty_lines_stay(run, translator):
     result = run("translate", translator, *FEW, input="abc\n\nabc\r\n")
     assert result.stdout == f"{alone}\n{alone}"
     assert run("translate", translator, "-", *FEW, input="abc").stdout == alone
+
+
+def test_closed_standard_streams_are_said_or_done_without(translator):
+    command = [sys.executable, "-m", "kzoo.cli", "translate", str(translator)]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True
+    )
+    assert closed.returncode == 2
+    assert closed.stderr.startswith("Error: Give texts as arguments or --input: ")
+    command += ["abc", *map(str, FEW)]
+    silent = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], capture_output=True, text=True
+    )
+    expected = load_task(translator).generate(["abc"], max_new_tokens=6)
+    assert (silent.returncode, silent.stdout.splitlines()) == (0, expected)
+
+
+def test_standard_input_stands_alone(run, refused, translator):
+    assert "- is standard input, alone" in refused("translate", translator, "-", "abc")
+
+
+def test_a_stream_is_of_one_result(refused, translator):
+    said = refused("translate", translator, "--stream", "--n-best", 2, "abc")
+    assert "none of --output, --scores, --beams and --n-best" in said
 
 
 def test_files_are_read_and_written(run, translator, tmp_path):

@@ -46,6 +46,13 @@ def test_an_epoch_without_a_number_is_left_out():
     assert drawn["loss", "validation"] == ([3], [2.5])
 
 
+def test_validation_of_every_third_epoch_stands_at_its_own():
+    series = {"loss": [6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5], "val_loss": [4.5, 1.5]}
+    of_keras = SimpleNamespace(history=series, epoch=list(range(7)))
+    drawn = lines(plots.training_curve(of_keras))
+    assert drawn["loss", "validation"] == ([3, 6], [4.5, 1.5])
+
+
 @pytest.mark.parametrize("history", [[], {}, {"loss": []}])
 def test_a_history_without_an_epoch_is_refused(history):
     with pytest.raises(ValueError, match="one epoch at least"):

@@ -41,6 +41,14 @@ def test_classes_have_colours_and_a_legend():
     assert [t.get_text() for t in legend.get_texts()] == ["verb", "noun"]
 
 
+def test_classes_may_have_any_name(tmp_path):
+    classes = ["_", r"$\x$", "__a"] * 10
+    figure = plots.embedding_projection(VECTORS, classes=classes)
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == classes[:3]
+    figure.savefig(tmp_path / "x.png")  # where a formula would be read
+
+
 def test_fifteen_classes_differ_in_colour_or_marker():
     figure = plots.embedding_projection(VECTORS, classes=[i % 15 for i in range(30)])
     looks = {

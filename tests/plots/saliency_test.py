@@ -91,6 +91,11 @@ def test_a_newline_ends_a_line_and_a_long_token_is_cut_to_it():
     assert found[3][0].endswith("x…") and found[3][4] <= 2.9
 
 
+def test_a_width_for_no_letter_ends_too():
+    found = tokens(plots.saliency(["hello", "x"], [1.0, 2.0], width=0.35))
+    assert found[0][0] == "…"
+
+
 def test_values_of_padding_are_not_drawn():
     figure = plots.saliency(["a", "b"], [1.0, 2.0, 50.0])
     assert ticks(figure)[-1] == 2.0 and len(tokens(figure)) == 2
