@@ -113,6 +113,13 @@ class TokenAutomaton:
         table[:, list(tokens)] = _DEAD
         return TokenAutomaton(_trimmed(table, "the constraint without banned tokens"))
 
+    def ending_with(self, tokens, end):
+        """The automaton in which tokens may stand wherever the token `end` may, too."""
+        table, ended = self.transitions.copy(), len(self.transitions)
+        may_end = table[:, end] == ended
+        table[np.ix_(may_end, list(tokens))] = ended
+        return TokenAutomaton(table)
+
     def behind(self, tokens):
         """The automaton that begins after these tokens, which it leads by alone."""
         count, size = len(tokens), self.transitions.shape[1]

@@ -110,9 +110,11 @@ class SearchOptions:
             its text is cut before it.
         constraint: a regular expression that the whole result matches unless it is cut
             at `max_new_tokens` or by a stop, or a `TokenAutomaton`. Forced tokens that
-            write no text, such as a language's code, stand before it. Where other
-            options ban all that it allows, a result ends. Build a `TokenAutomaton` once
-            where several are used in turn: a table takes time, and one is kept.
+            write no text, such as a language's code, stand before it; stop tokens may
+            stand where it is matched, and a stop string's last byte anywhere. Where
+            other options ban all that it allows, a result ends; with several beams it
+            is dropped. Build a `TokenAutomaton` once where several are used in turn: a
+            table takes time, and one is kept.
         processors: functions of scores and a context, see `kzoo.generation.processors`,
             after those that the task has as `task.processors`, which files hold, too.
 
@@ -239,7 +241,7 @@ class SearchOptions:
         """The options with more ids in front of what is forced; see `forced_prefix`."""
         if not len(prefix):
             return self
-        if self.forced_tokens:
+        if self.forced_tokens and self.forced_prefix is None:
             tokens = {
                 i if i == -1 else i + len(prefix): t
                 for i, t in self.forced_tokens.items()
@@ -293,7 +295,8 @@ class SearchOptions:
 
     def static(self):
         """What a search is compiled for, hashable: a tuple of (name, value)."""
-        return tuple((name, getattr(self, name)) for name in _STATIC)
+        kinds = ((n, bool if n == "early_stopping" else int) for n in _STATIC)
+        return tuple((name, kind(getattr(self, name))) for name, kind in kinds)
 
     def arrays(self, tokenizer, config, limits):
         """The search's other inputs, as numpy arrays and numbers; not what is off.
@@ -334,6 +337,7 @@ class SearchOptions:
         automaton = self._automaton(tokenizer, size, config.end_token_id)
         if automaton is not None:
             automaton = automaton.without(banned) if banned else automaton
+            automaton = automaton.ending_with(stops, config.end_token_id)
             if forced is not None:
                 unwritten = _unwritten(tokenizer, automaton, forced)
                 automaton = automaton.behind(unwritten) if unwritten else automaton

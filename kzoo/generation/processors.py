@@ -148,9 +148,14 @@ def applied(processor, scores, context):
     """
     try:
         result = processor(scores, context)
-        shape, size = tuple(result.shape), scores.shape[1]
-        if len(shape) != 2 or isinstance(shape[1], int) and shape[1] != size:
+        shape, right = tuple(result.shape), tuple(scores.shape)
+        if len(shape) != 2 or any(
+            isinstance(a, int) and isinstance(b, int) and a != b
+            for a, b in zip(shape, right)
+        ):
             raise ValueError(f"its result has the shape {shape}")
+        if "float" not in str(result.dtype):
+            raise ValueError(f"its result is {result.dtype}")
         return result
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(

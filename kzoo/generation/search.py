@@ -131,10 +131,10 @@ def search(
         capacity: int, the most new tokens, where buffers are fixed.
 
     Returns:
-        int (B, n, L) sequences of new tokens, best first, and their scores float32
-        (B, n), NaN where a sequence's own were lost. Where nothing is allowed any more
-        a sequence ends. More sequences than beams are an error of the backend's
-        `top_k`.
+        int (B, n, L) sequences of new tokens, best first, and their scores float32 (B,
+        n), NaN where a sequence's own were lost. Where nothing is allowed any more a
+        sequence ends; among several beams it is dropped. More sequences than beams are
+        an error of the backend's `top_k`.
     """
     run = Search(step, start, options, end_token_id, pad_token_id, vocabulary_size)
     if ops.saves_memory():

@@ -11,7 +11,8 @@ class TextStream:
     """Gives the text of a growing list of ids in pieces, which joined are the whole.
 
     Bytes wait until their character is whole, and what may begin a stop string until
-    it is none.
+    it is none. Where a limit cuts a character, a decoder may take whole ones before it
+    back; these stay, and a mark stands for the part.
 
     Args:
         decode: function of a list of ids to their text.
@@ -48,6 +49,8 @@ class TextStream:
                 default=0,
             )
             whole = whole[: len(whole) - waiting]
+        if last and not whole.startswith(self.sent):
+            whole = self._without_part(whole)
         if not whole.startswith(self.sent):
             if last:
                 raise ValueError(
@@ -61,6 +64,18 @@ class TextStream:
         if not last:
             self._forget(text)
         return self.pieces[-1]
+
+    def _without_part(self, whole):
+        """The text with a mark for a character that the last ids are a part of.
+
+        Some decoders write such marks for all bytes of a run that does not end with a
+        character, for those that were whole and are out, too.
+        """
+        for size in (1, 2, 3):
+            text = before_stop(self.decode(self.ids[:-size]), self.stops)
+            if text.startswith(self.sent):
+                return text + _PARTIAL
+        return whole
 
     def _forget(self, text):
         """Leaves out tokens whose text is out, where the others' is then the same.

@@ -220,8 +220,8 @@ class Attention(Layer):
             bias: float, broadcastable to (B, N, T, S), added to the scores.
             rotation: cosine and sine, float (T, R/2) each, for rotary positions in the
                 first R dimensions of a head.
-            causal: the mask is exactly the causal one, and need not be given without a
-                cache: query t attends to the keys 0 to t.
+            causal: query t attends to the keys 0 to t alone, of those that the mask
+                allows. Where there is a cache, the mask has to say it.
             cache: keys and values before `query`, float (B, K, P, H) each; the result
                 then has the cache with those of `query` behind them; in ONNX in parts,
                 too, see `ops.attention`.
@@ -236,7 +236,7 @@ class Attention(Layer):
 
         Raises:
             ValueError: a mask or a bias has three axes, which could be rows or heads;
-                or there is a cache, and `causal` without a mask.
+                or there is a cache, and `causal`.
         """
         for name, given in (("attention_mask", attention_mask), ("bias", bias)):
             if given is not None and len(given.shape) == 3:
@@ -246,10 +246,10 @@ class Attention(Layer):
                     f"is given as {name}[:, None]. Received: shape "
                     f"{tuple(given.shape)}."
                 )
-        if causal and attention_mask is None and cache is not None:
+        if causal and cache is not None:
             raise ValueError(
-                f"{self.name}: causal says what the mask is, and with a cache it has "
-                "to be given. Received: attention_mask=None."
+                f"{self.name}: with a cache the places of queries are not known here: "
+                "give the causal mask as attention_mask. Received: causal=True."
             )
         if projected is not None:
             key, value = projected
@@ -269,11 +269,13 @@ class Attention(Layer):
             def dropout(weights):
                 return self.weights_dropout(weights, training=training)
 
-        if causal and attention_mask is None:
+        is_causal = causal and attention_mask is None
+        if causal:
             keys = ops.arange(ops.dim(key, 1 if len(key.shape) == 3 else 2))
             queries = ops.arange(ops.dim(query, 1))
             mask = ops.expand_dims(keys, 0) <= ops.expand_dims(queries, 1)
-            attention_mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
+            mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
+            attention_mask = mask if is_causal else attention_mask & mask
 
         output, cache, weights = ops.attention(
             query,
@@ -284,7 +286,7 @@ class Attention(Layer):
             num_heads=self.num_heads,
             num_key_value_heads=self.num_key_value_heads,
             scale=self.scale,
-            causal=causal,
+            causal=is_causal,
             cache=cache,
             index=index,
             similarity=self.scores,

@@ -459,7 +459,7 @@ class Stack(Model):
     def _self_mask(
         self, query_index, key_index, places, padding_mask, given, cache, static_length
     ):
-        """Who attends to whom, bool; and `causal` of `ops.attention`.
+        """Who attends to whom, bool, beside `causal` of `Attention.call`; and this.
 
         `places` are those of queries and keys, where a window counts; `given` is a mask
         instead of padding and order.
@@ -485,8 +485,9 @@ class Stack(Model):
             )
         if padding_mask is not None:
             masks.append(_key_mask(padding_mask))
-        mask = functools.reduce(operator.and_, masks) if masks else None
-        return mask, causal and cache is None and len(masks) == 1
+        if causal and cache is None and len(masks) == 1:
+            return None, True
+        return functools.reduce(operator.and_, masks) if masks else None, False
 
     def get_config(self):
         """The config, for `from_config`."""

@@ -195,7 +195,12 @@ class Task(FineTunes, Model):
             raise ValueError(
                 f"The {outputs} of {self.name} are NaN or infinite, though all weights "
                 f"are finite: what it computes in {self.compute_dtype} becomes too "
-                "large. Load it with dtype='float32', or 'bfloat16'."
+                "large. "
+                + (
+                    "Look for a weight that is far too large."
+                    if self.compute_dtype == "float32"
+                    else "Load it with dtype='float32', or 'bfloat16'."
+                )
             )
 
     def save_safetensors(self, path, dtype=None):

@@ -411,12 +411,20 @@ class Tokenizer(abc.ABC):
         ids = range(self.vocabulary_size)
         silent = self.special_ids
         first = self._decode([[i] for i in ids])
-        # A piece's space is left out at the start of a text alone.
-        anchor = next((i for i in ids if i not in silent and first[i].strip()), None)
+        # A piece's space is left out at the start of a text alone. What they are behind
+        # is a token that is its own text: others may write more inside of one.
+        writes = [i for i in ids if i not in silent and first[i].strip()]
+        plain = (i for i in writes if first[i] == self._piece(i))
+        anchor = next(plain, next(iter(writes), None))
         after = first
         if anchor is not None:
+            size = len(first[anchor])
             after = self._decode([[anchor, i] for i in ids])
-            after = [text[len(first[anchor]) :] for text in after]
+            after = [text[size:] for text in after]
+            # A space alone may be left out at the end of a text, too.
+            for i in (i for i in ids if not after[i] and i not in silent):
+                (inside,) = self._decode([[anchor, i, anchor]])
+                after[i] = inside[size:].removesuffix(after[anchor])
         return tuple(
             [None if i in silent else self._bytes(i, texts[i]) for i in ids]
             for texts in (first, after)

@@ -326,6 +326,8 @@ def test_a_processor_that_no_file_can_hold_is_named(tmp_path):
         lambda scores, context: keras.ops.softmax(scores) if is_building() else scores,
         lambda scores, context: ops.concatenate([scores, scores], axis=1),
         lambda scores, context: ops.sum(scores),
+        lambda scores, context: ops.argmax(scores),
+        lambda scores, context: ops.cast(scores, "int32"),
         lambda scores: scores,
     ):
         model.processors = (wrong,)
@@ -412,6 +414,19 @@ def test_bad_options_are_named(options, message):
 def test_an_unknown_option_is_named():
     with pytest.raises(TypeError, match="no option 'temprature'. Its options are"):
         causal().generate(["ab"], temprature=1.0)
+
+
+@pytest.mark.usefixtures("eager")  # else TensorFlow says it, when it runs
+def test_a_processor_of_other_rows_is_named():
+    with pytest.raises(ValueError, match=r"failed: its result has the shape \(1, 8\)"):
+        causal().generate(["ab", "b"], processors=lambda s, context: s[:1])
+
+
+def test_numbers_of_numpy_and_ints_for_a_bool_are_options_too():
+    model = causal()
+    expected = model.generate(["ab"], max_new_tokens=4, beams=3, early_stopping=True)
+    options = dict(beams=np.int64(3), early_stopping=1, max_new_tokens=np.int32(4))
+    assert model.generate(["ab"], **options) == expected
 
 
 def test_off_may_be_said_in_words():

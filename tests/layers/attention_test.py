@@ -371,14 +371,13 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
 
     from kzoo.ops import heads as module
 
-    triangle = np.tril(np.ones((1, 1, T, T), bool))
     by_head = RANDOM.random((1, 4, 1, T)) < 0.7
     blind = SELF_MASK.copy()
     blind[0, 0, 2] = False  # its third query sees nothing
     layer = built(num_key_value_heads=heads)
     cross = built(memory_dim=M, num_key_value_heads=heads)
     calls = {
-        "causal": lambda: layer(X, attention_mask=triangle, causal=True),
+        "causal": lambda: layer(X, causal=True),
         "no mask": lambda: layer(X),
         "pairs": lambda: layer(X, attention_mask=blind),
         "one for all rows": lambda: layer(X, attention_mask=by_head),
@@ -406,8 +405,8 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
     scale = layer.scale
     assert options == [{"scale": scale, "is_causal": n == "causal"} for n in calls]
     # Weights and biases are of the parts alone.
-    layer(X, attention_mask=triangle, causal=True, return_weights=True)
-    layer(X, attention_mask=triangle, bias=BIAS, causal=True)
+    layer(X, causal=True, return_weights=True)
+    layer(X, bias=BIAS, causal=True)
     assert len(options) == len(calls)
 
 
@@ -429,8 +428,25 @@ def test_causal_attention_needs_no_mask(tmp_path):
         run = onnx_form(model, {"query": X}, opset, tmp_path / "causal.onnx")
         assert difference(run({"query": X})[0], expected) <= 1e-5
     keys = keras.ops.zeros((B, 4, 3, D // 4))
-    with pytest.raises(ValueError, match="with a cache it has to be given"):
+    with pytest.raises(ValueError, match="give the causal mask as attention_mask"):
         layer(X, causal=True, cache=(keys, keys), index=0)
+    with pytest.raises(ValueError, match="give the causal mask as attention_mask"):
+        layer(X, attention_mask=mask, causal=True, cache=(keys, keys), index=0)
+
+
+@pytest.mark.parametrize("opset", [DEFAULT_OPSET, PORTABLE_OPSET])
+def test_a_mask_and_causal_hold_together(opset, tmp_path):
+    layer = built()
+    seen = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], bool)[:, None, None]
+    both = seen & np.tri(T, dtype=bool)
+    expected = to_numpy(layer(X, attention_mask=both))
+    assert difference(
+        to_numpy(layer(X, attention_mask=seen, causal=True)), expected
+    ) < (1e-6)
+    model = Wrapper(layer, options={"causal": True})
+    inputs = {"query": X, "attention_mask": seen}
+    run = onnx_form(model, inputs, opset, tmp_path / "causal.onnx")
+    assert difference(run(inputs)[0], expected) <= 1e-5
 
 
 def test_a_mask_without_an_axis_of_heads_is_refused():

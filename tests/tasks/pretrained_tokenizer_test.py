@@ -163,6 +163,10 @@ def test_what_a_user_forces_stands_behind_the_languages_code(load):
     assert found[: 1 + len(inner)] == [code, *inner][:5]
     (found,) = model.generate(prompts, forced_tokens={0: inner[-1]}, **options)
     assert found[:2] == [code, inner[-1]]
+    # As checkpoints say it that force their end where the room ends.
+    model.search_defaults = {"forced_tokens": {-1: tokenizer.end_token_id}}
+    (found,) = model.generate(prompts, forced_prefix="hello", **options)
+    assert found[: 1 + len(inner)] == [code, *inner][:5]
     assert isinstance(model.generate(cases["texts"][0], **options), str)
 
 
