@@ -361,11 +361,28 @@ def test_a_saved_model_takes_and_gives_text(tmp_path, trained):
 
 
 def test_a_null_ends_no_text_silently(tmp_path, quick, trained):
-    model = make(kzoo.SentenceEmbedder, trained("bpe"))
+    model = make(kzoo.SentenceEmbedder, trained("unigram"))
     model.export(tmp_path / "model.onnx", format="onnx", text=True)
     session = session_of(tmp_path / "model.onnx")
     with pytest.raises(Exception, match="Name:'text must have no NUL character"):
         session.run(None, {"text": np.array(["fine", "a\0b"], object)})
+
+
+@pytest.mark.parametrize("text", ["a\x85b", " \x85a", "a\0b"])
+def test_what_byte_level_pairs_would_read_otherwise_is_refused(
+    tmp_path, quick, trained, text
+):
+    """U+0085 is white space to the tokenizer, and none to the operator."""
+    tokenizer = trained("bpe")
+    model = make(kzoo.SentenceEmbedder, tokenizer)
+    model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    session = session_of(tmp_path / "model.onnx")
+    message = r"Name:'text must have no NUL or U\+0085 character"
+    with pytest.raises(Exception, match=message):
+        session.run(None, {"text": np.array(["fine", text], object)})
+    others = ["fine", " \u0185\u2028Å…\n", "\xa0é", "😀"]  # whose bytes hold 85, too
+    (found,) = session.run(["embedding"], {"text": np.array(others, object)})
+    np.testing.assert_allclose(found, model.embed(others), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["character", "bpe", "wordpiece", "unigram"])

@@ -31,8 +31,8 @@ class Codec(abc.ABC):
 
     # Package that each format needs beside its runtime.
     needs = {"onnx": None, "tf_saved_model": None}
-    # Whether a NUL in a text ends the run in an error.
-    refuses_null = False
+    # Characters that end the run of an ONNX file in an error where a text has one.
+    refused = ""
     # The id at which such a run ends, too, where there is one.
     null = None
 
@@ -44,6 +44,10 @@ class Codec(abc.ABC):
     def resources(self):
         """What a SavedModel has to keep."""
         return []
+
+    def takes(self, text):
+        """Whether a text, a `str`, has none of what is refused."""
+        return not set(self.refused) & set(text)
 
     @abc.abstractmethod
     def encode(self, text):
@@ -133,7 +137,7 @@ class BytePairCodec(Codec):
     """Byte-level byte-pair encoding, as GPT-2 has it."""
 
     needs = {"onnx": _EXTENSIONS, "tf_saved_model": None}
-    refuses_null = True
+    refused = "\0\x85"
 
     def __init__(self, tokenizer, model, lowercase):
         super().__init__(tokenizer)
@@ -148,7 +152,7 @@ class BytePairCodec(Codec):
         """See `Codec.encode`."""
         if self._lowercase:
             text = strings.replaced(text, lowercase_table())
-        return strings.byte_pairs(text, self._vocabulary, self._merges)
+        return strings.byte_pairs(text, self._vocabulary, self._merges, self.refused)
 
     def _text(self, ids, kept):
         texts = strings.only(strings.picked(self._strings, ids), kept)
@@ -166,7 +170,7 @@ class SentencePieceCodec(Codec):
     """A SentencePiece model, in the library itself."""
 
     needs = {"onnx": _EXTENSIONS, "tf_saved_model": _TENSORFLOW_TEXT}
-    refuses_null = True
+    refused = "\0"
 
     def __init__(self, tokenizer):
         super().__init__(tokenizer)

@@ -177,7 +177,7 @@ def sentence_pieces(text, model):
 def _(graph, text, model):
     flat, splits, _ = graph.node(
         "SentencepieceTokenizer",
-        _without_null(graph, text),
+        _without(graph, text, model.refused),
         np.array([0]),  # no sampling
         np.array([0.0], "float32"),
         np.array([False]),  # no start token
@@ -277,7 +277,7 @@ def word_pieces(text, vocabulary, unknown, prefix, longest):
 def _(graph, text, vocabulary, unknown, prefix, longest):
     words, _ = graph.node(
         "StringSplit",
-        _without_null(graph, text),
+        _without(graph, text, "\0"),
         delimiter=" ",
         outputs=2,
         shape=[(text.shape[0], None), text.shape],
@@ -327,13 +327,14 @@ def _(graph, text, vocabulary, unknown, prefix, longest):
 
 
 @op
-def byte_pairs(text, vocabulary, merges):
+def byte_pairs(text, vocabulary, merges, refused):
     """Ids of GPT-2's byte-level byte-pair encoding, in ONNX.
 
     Args:
         text: string (B,).
         vocabulary: dict from a piece to its id.
         merges: a list of pairs of pieces.
+        refused: the characters that end the run in an error.
 
     Returns:
         int (B, T), and bool (B, T) where an id is.
@@ -342,10 +343,10 @@ def byte_pairs(text, vocabulary, merges):
 
 
 @byte_pairs.emits
-def _(graph, text, vocabulary, merges):
+def _(graph, text, vocabulary, merges, refused):
     ids, mask = graph.node(
         "GPT2Tokenizer",
-        _without_null(graph, text),
+        _without(graph, text, refused),
         domain=EXTENSIONS,
         vocab=json.dumps(vocabulary),
         merges="\n".join(" ".join(pair) for pair in merges),
@@ -521,10 +522,16 @@ def _to_int64(graph, x):
     return graph.node("Cast", x, dtype="int64", to=ONNX_CODES["int64"])
 
 
-def _without_null(graph, text):
-    """The text; the run fails where it holds a NUL, at which extensions end a text."""
-    right = graph.node("RegexFullMatch", text, dtype="bool", pattern=r"[^\x00]*")
-    return _required(text, ops.all(right), "text must have no NUL character")
+# At a NUL the extensions end a text, and U+0085 is no white space to some of them.
+_NAMES = {"\0": "NUL", "\x85": "U+0085"}
+
+
+def _without(graph, text, refused):
+    """The text; the run fails where it holds a character that is refused."""
+    pattern = "".join(f"\\x{{{ord(character):x}}}" for character in refused)
+    right = graph.node("RegexFullMatch", text, dtype="bool", pattern=f"[^{pattern}]*")
+    names = " or ".join(_NAMES[character] for character in refused)
+    return _required(text, ops.all(right), f"text must have no {names} character")
 
 
 def _required(x, holds, message):
