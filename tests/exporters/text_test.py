@@ -4,6 +4,7 @@ import json
 import sys
 from concurrent.futures import Future
 
+import keras
 import numpy as np
 import onnx
 import pytest
@@ -383,6 +384,15 @@ def test_what_byte_level_pairs_would_read_otherwise_is_refused(
     others = ["fine", " \u0185\u2028Å…\n", "\xa0é", "😀"]  # whose bytes hold 85, too
     (found,) = session.run(["embedding"], {"text": np.array(others, object)})
     np.testing.assert_allclose(found, model.embed(others), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_a_seed_that_is_set_takes_no_tokenizer_away(trained):
+    """TensorFlow clears its kernels then, and a kernel owns the model."""
+    codec = codec_of(trained("unigram"), "tf_saved_model")
+    for _ in range(2):
+        check.check_codec(codec, "tf_saved_model", writes=True)
+        keras.utils.set_random_seed(0)
 
 
 @pytest.mark.parametrize("name", ["character", "bpe", "wordpiece", "unigram"])

@@ -1,6 +1,7 @@
 """A tokenizer as operators of a graph: text to ids and back, exactly or not at all."""
 
 import abc
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -174,19 +175,25 @@ class SentencePieceCodec(Codec):
 
     def __init__(self, tokenizer):
         super().__init__(tokenizer)
-        self.content = tokenizer._model_bytes()
+        self.content, self._tensorflow = tokenizer._model_bytes(), None
         # The byte piece at which onnxruntime-extensions would end a text.
         null = tokenizer._processor.piece_to_id("<0x00>")
         self.null = null if tokenizer._processor.is_byte(null) else None
 
-    @functools.cached_property
+    @property
     def tensorflow(self):
         """The model as TensorFlow Text holds it."""
         import tensorflow as tf
         import tensorflow_text
 
         with tf.init_scope():  # not in the function that is being traced
-            return tensorflow_text.SentencepieceTokenizer(self.content)
+            if self._tensorflow is not None:
+                # Where a seed was set, the kernel that owned the model is gone.
+                with contextlib.suppress(tf.errors.NotFoundError):
+                    self._tensorflow.tokenize([""])
+                    return self._tensorflow
+            self._tensorflow = tensorflow_text.SentencepieceTokenizer(self.content)
+            return self._tensorflow
 
     def resources(self):
         """What a SavedModel has to keep."""
