@@ -68,9 +68,10 @@ def export(
             See `kzoo.exporters.tf2onnx.convert`.
         text: the artifact takes and gives text: the tokenizer is in the graph, by the
             operators of TensorFlow Text or onnxruntime-extensions, which it needs where
-            it runs, and does exactly what the task's does. Or it is refused. Where a
-            stop string ends an answer, all of its last token is in it: the caller cuts
-            it before the stop, as the task's `generate` does.
+            it runs, and does exactly what the task's does, or it is refused; but of two
+            splits that are as probable it may take the other one, which the report then
+            notes. Where a stop string ends an answer, all of its last token is in it:
+            the caller cuts it before the stop, as the task's `generate` does.
         low_memory: of ONNX, `generate` holds the weights once, since matrices are
             stored so that onnxruntime need not pack them, and opens the file at once;
             and the cache once, twice while it grows by 256 tokens, or as many as the
@@ -224,6 +225,7 @@ def export(
                 _describe(task, target)
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
+            report.notes += text_form.notes(task, format) if text else []
             report.files = sizes(partial if single else target)
             for new in [t for t in targets if t.exists() and t not in stood]:
                 raise ExportError(f"{new} has come into being. Choose another path.")

@@ -30,7 +30,7 @@ class ExportReport:
         opset: of ONNX.
         seconds: name of a step to its duration.
         weight_bytes: of the weights, each counted once.
-        notes: sentences on what was left out.
+        notes: sentences on what was left out, or has to be known.
         domains: operator sets that it needs beside ONNX's own.
         quantize: how the weights were made smaller; the rest is for such artifacts.
         float32_weight_bytes: what `weight_bytes` would be without.

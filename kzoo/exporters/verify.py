@@ -103,6 +103,7 @@ def verify(path, task, inputs=None):
             _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
         )
     notes += task.unexercised(text)
+    notes += text_form.notes(task, format) if text else []
     for some in together(own):
         report = ExportReport(str(path), format, text=text, notes=[*notes])
         with references(functions.values(), some) as cases:

@@ -4,12 +4,12 @@ import importlib.metadata
 
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.onnx import DEFAULT_OPSET
-from kzoo.exporters.text.check import check_codec
+from kzoo.exporters.text.check import a_tie, check_codec
 from kzoo.exporters.text.codecs import codec_of
 from kzoo.exporters.text.functions import text_functions
 from kzoo.exporters.text.strings import MINIMUM_OPSET
 
-__all__ = ["check_tokenizer", "needs", "offered", "opset"]
+__all__ = ["check_tokenizer", "needs", "notes", "offered", "opset"]
 
 
 def offered(task, format):
@@ -43,4 +43,16 @@ def opset(opset, portable):
 
 def check_tokenizer(task, format):
     """Compares the tokenizer in the graph with the task's; see `check_codec`."""
-    check_codec(codec_of(task.tokenizer, format), format, hasattr(task, "generate"))
+    check_codec(codec_of(task.tokenizer, format), hasattr(task, "generate"))
+
+
+def notes(task, format):
+    """What a report has to say of such an artifact, a sentence each."""
+    tie = a_tie(codec_of(task.tokenizer, format))
+    if tie is None:
+        return []
+    return [
+        f"Of two splits of a text that are exactly as probable, as of {tie!r}, "
+        f"{needs(task, format)[0]} may take the other one than sentencepiece "
+        f"{importlib.metadata.version('sentencepiece')}."
+    ]

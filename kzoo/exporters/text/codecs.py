@@ -1,4 +1,8 @@
-"""A tokenizer as operators of a graph: text to ids and back, exactly or not at all."""
+"""A tokenizer as operators of a graph: text to ids and back, exactly or not at all.
+
+But for ties: where two splits of a text are exactly as probable, a unigram model in the
+graph may take the other one than sentencepiece does (`Codec.is_tie`).
+"""
 
 import abc
 import contextlib
@@ -10,6 +14,7 @@ import textwrap
 
 import numpy as np
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
@@ -18,6 +23,10 @@ from kzoo.exporters.text import strings
 # Of what is normalised one by one, this stands between: no normaliser changes it, and
 # to none a neighbour of its matters.
 _BETWEEN, _CHUNK = "1", 1024
+
+# Of the sums of scores, float32, of two splits that are a tie; a share where they are
+# large.
+_TIE = 1e-5
 
 _EXTENSIONS = "onnxruntime-extensions"
 _TENSORFLOW_TEXT = "tensorflow-text"
@@ -32,8 +41,12 @@ class Codec(abc.ABC):
 
     # Package that each format needs beside its runtime.
     needs = {"onnx": None, "tf_saved_model": None}
+    # The graph's format; `codec_of` knows it.
+    format = None
     # Characters that end the run of an ONNX file in an error where a text has one.
     refused = ""
+    # Whether two splits of a text may be right; see `is_tie`.
+    has_ties = False
     # The id at which such a run ends, too, where there is one.
     null = None
 
@@ -49,6 +62,10 @@ class Codec(abc.ABC):
     def takes(self, text):
         """Whether a text, a `str`, has none of what is refused."""
         return not set(self.refused) & set(text)
+
+    def is_tie(self, ids, others):
+        """Whether two lists of ids are splits of one text that are as probable."""
+        return False
 
     @abc.abstractmethod
     def encode(self, text):
@@ -199,6 +216,24 @@ class SentencePieceCodec(Codec):
         """What a SavedModel has to keep."""
         return [self.tensorflow]
 
+    @functools.cached_property
+    def has_ties(self):
+        """Whether two splits of a text may be as probable: the model is unigram."""
+        proto = sentencepiece_model_pb2.ModelProto.FromString(self.content)
+        return proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+
+    def is_tie(self, ids, others):
+        """See `Codec.is_tie`.
+
+        From 0.2.2 on sentencepiece takes the other one of two than before, and than
+        the operators do.
+        """
+        if not self.has_ties or len(set(self.tokenizer.decode([ids, others]))) > 1:
+            return False
+        score = self.tokenizer._processor.get_score
+        mine, theirs = (sum(map(score, each)) for each in (ids, others))
+        return abs(mine - theirs) <= _TIE * max(1.0, abs(theirs))
+
     def encode(self, text):
         """See `Codec.encode`."""
         return strings.sentence_pieces(text, self)
@@ -219,6 +254,7 @@ def codec_of(tokenizer, format):
             Or the package of the graph's operators is not installed.
     """
     codec = _codec_of(tokenizer, format)
+    codec.format = format
     package = codec.needs[format]
     if package and importlib.util.find_spec(package.replace("-", "_")) is None:
         raise ExportError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from kzoo.exporters.errors import ExportError
 from kzoo.exporters.inputs import column
 from kzoo.exporters.signatures import LONG, Argument, Function, TextForm
 from kzoo.exporters.text import strings
+from kzoo.exporters.text.check import read_as_the_graph
 from kzoo.exporters.text.texts import HARD, vocabulary_texts
 
 
@@ -85,7 +87,9 @@ def _generation(task, function, codec):
 
     def read(inputs):
         inputs = dict(inputs)
-        rows = task.encode_prompts(inputs.pop("text").tolist())
+        texts = inputs.pop("text").tolist()
+        with read_as_the_graph(task.tokenizer, codec, texts):
+            rows = task.encode_prompts(texts)
         return {**inputs, prompt: column(task, prompt, rows)}
 
     def write(inputs, answer):
@@ -154,9 +158,12 @@ def _reading(task, function, codec, texts):
         return answered(function.call(features), strings.picked)
 
     def read(inputs):
-        examples = list(zip(*(inputs[name].tolist() for name in names)))
-        examples = [e[0] for e in examples] if texts == 1 else examples
-        with warnings.catch_warnings():
+        columns = [inputs[name].tolist() for name in names]
+        examples = columns[0] if texts == 1 else list(zip(*columns))
+        with (
+            read_as_the_graph(task.tokenizer, codec, itertools.chain(*columns)),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # that texts were cut, which they should
             features = task.encode_texts(examples)
         return {name: column(task, name, rows) for name, rows in features.items()}
