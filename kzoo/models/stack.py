@@ -197,7 +197,7 @@ class Stack(Model):
         """Builds every child inside this stack's name scope."""
         config = self.config
         shape = (None, None, config.hidden_dim)
-        if not self.shares_embedding:
+        if not (self.shares_embedding or self.token_embedding.built):
             self.token_embedding.build((None, None))
         if config.positions == "learned":
             self.position_embedding.build((None, None))
@@ -490,14 +490,32 @@ class Stack(Model):
         return functools.reduce(operator.and_, masks) if masks else None, False
 
     def get_config(self):
-        """The config, for `from_config`."""
-        return {**super().get_config(), "config": self.config.to_dict()}
+        """The arguments of `__init__`; the token table is named where it is shared."""
+        table = self.token_embedding
+        # Of an object inside a config Keras notes that it is shared from the second on,
+        # so that the first, of the stack whose it is, would become another one.
+        keras.saving.serialize_keras_object(table)
+        table = keras.saving.serialize_keras_object(table)
+        if not self.shares_embedding:
+            table.pop("build_config", None)  # built with this stack, below its path
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "memory_dim": self.memory_dim,
+            "token_embedding": table,
+            "shares_embedding": self.shares_embedding,
+        }
 
     @classmethod
     def from_config(cls, config):
         """Builds the model from `get_config`'s result."""
         config = dict(config)
-        return cls(StackConfig.from_dict(config.pop("config")), **config)
+        shares = config.pop("shares_embedding", False)
+        table = keras.saving.deserialize_keras_object(config.get("token_embedding"))
+        config["token_embedding"] = table
+        stack = cls(StackConfig.from_dict(config.pop("config")), **config)
+        stack.shares_embedding = shares
+        return stack
 
 
 def as_bool(mask):

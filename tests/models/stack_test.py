@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kzoo.config import ModelConfig, StackConfig
+from kzoo.layers.base import Embedding
+from kzoo.layers.heads import LanguageModelHead
 from kzoo.models import Decoder, Encoder, EncoderDecoder
 from tests.harness import (
     Transformer,
@@ -426,6 +428,61 @@ def test_models_survive_a_keras_file(tmp_path, kind):
     other.build()
     other.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(to_numpy(other(*inputs)), expected)
+
+
+def of_memory(ids, memory):
+    return Decoder(
+        stack(causal=True, cross_attention=True, positions="none"), memory_dim=8
+    )(ids, memory=memory)
+
+
+def of_a_shared_table(ids, memory):
+    encoder = Encoder(stack(positions="none"), name="first")
+    config = stack(causal=True, cross_attention=True, positions="none")
+    decoder = Decoder(config, token_embedding=encoder.token_embedding)
+    head = LanguageModelHead(23, 16, tied_to=encoder.token_embedding)
+    return head(decoder(ids, memory=encoder(ids)))
+
+
+def of_a_table_that_no_stack_owns(ids, memory):
+    table = Embedding(23, 16)
+    first, second = (
+        Encoder(stack(positions="none"), token_embedding=table) for _ in range(2)
+    )
+    return first(ids), second(ids)
+
+
+@pytest.mark.parametrize(
+    "outputs", [of_memory, of_a_shared_table, of_a_table_that_no_stack_owns]
+)
+def test_stacks_of_a_functional_model_survive_its_file(tmp_path, outputs):
+    """With the width of what they read, and the table that they share, once."""
+    ids = keras.Input((None,), dtype="int32")
+    memory = keras.Input((None, 8))
+    model = keras.Model([ids, memory], outputs(ids, memory))
+    perturb(model.weights)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    inputs = [np.array([[1, 2, 3]], "int32"), np.ones((1, 2, 8), "float32")]
+    expected, got = (keras.tree.flatten(m(inputs)) for m in (model, loaded))
+    for values in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(*map(to_numpy, values))
+    shapes = [sorted(tuple(w.shape) for w in m.weights) for m in (loaded, model)]
+    assert shapes[0] == shapes[1]
+    paths = {w.path for w in loaded.weights}
+    if outputs is of_a_shared_table:
+        assert "first/token_embedding/embeddings" in paths
+
+
+def test_a_stack_is_rebuilt_from_its_config():
+    """One of an older file, too, which had neither memory_dim nor the table."""
+    model = Encoder(stack())
+    config = model.get_config()
+    older = {k: config[k] for k in ("name", "trainable", "dtype", "config")}
+    for each in (Encoder.from_config(config), Encoder.from_config(older)):
+        each.build()
+        assert each.token_embedding.built and not each.shares_embedding
+        assert each.get_config() == config
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
