@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -421,6 +422,8 @@ class SearchOptions:
 def as_defaults(options):
     """A read-only mapping of options that JSON can hold, such as `search_defaults`.
 
+    Arrays, sets and numpy's numbers become lists and numbers.
+
     Raises:
         ValueError: an unknown or a wrong option, or one that JSON has not.
     """
@@ -434,11 +437,43 @@ def as_defaults(options):
             f"search_defaults must be options of a search, of numbers and strings: "
             f"{sorted(known - {'processors'})}. Received: {wrong}."
         )
-    if options.get("forced_tokens"):  # JSON has strings for keys
+    options = {name: _as_json(name, value) for name, value in options.items()}
+    if isinstance(options.get("forced_tokens"), dict):  # JSON has strings for keys
         forced = {int(place): id for place, id in options["forced_tokens"].items()}
         options["forced_tokens"] = forced
     SearchOptions(**options)
     return MappingProxyType(options)
+
+
+def _as_json(name, value):
+    """An option in JSON's types, but with the keys that it has."""
+    try:
+        plain = _plain(value)
+        json.dumps(plain, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"search_defaults are saved as JSON, so {name} must be of numbers, strings "
+            f"and lists of them. Received: {value!r}. Give it to generate() instead, "
+            "or as a list."
+        ) from None
+    return plain
+
+
+def _plain(value):
+    """Arrays, sets and numpy's numbers in lists and dicts as lists and numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(
+            map(_plain, value), key=lambda each: (isinstance(each, str), each)
+        )
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple, range)):
+        return [_plain(each) for each in value]
+    return value
 
 
 def _unwritten(tokenizer, automaton, forced):
