@@ -1,5 +1,6 @@
 """Constrained decoding: a regular expression, stop strings, as a table over tokens."""
 
+import functools
 import importlib.util
 import os
 import pickle
@@ -143,17 +144,29 @@ class TokenAutomaton:
     def check_prefixes(self, rows):
         """Raises `ValueError` where forced tokens (N, P), -1 for any, are forbidden."""
         states = len(self.transitions)
+
+        @functools.cache
+        def targets(state):
+            return _targets(self.transitions[state])
+
         for row in rows:
-            current = {0}
-            for place, token in enumerate(row):
-                table = self.transitions[sorted(current)]
-                entries = table if token < 0 else table[:, token]
-                current = {int(e) for e in np.unique(entries) if 0 <= e < states}
-                if not (entries >= 0).any():
+            current, settled = {0}, False
+            last = max(np.flatnonzero(row >= 0), default=-1)
+            for place, token in enumerate(row[: last + 1]):
+                if token < 0 and settled:  # the same states as a place before
+                    continue
+                found = (
+                    {t for state in current for t in targets(state)}
+                    if token < 0
+                    else set(self.transitions[sorted(current), token].tolist())
+                ) - {_DEAD}
+                if not found:
                     raise ValueError(
                         "The constraint forbids the forced tokens "
                         f"{[int(t) for t in row]}: no. {place} must not be there."
                     )
+                found -= {states}
+                settled, current = token < 0 and found == current, found
                 if not current:
                     break
 

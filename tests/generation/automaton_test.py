@@ -429,3 +429,51 @@ def test_a_stream_is_lazy():
     model = perturbed(causal(positions="rotary"))
     pieces = model.generate("a", stream=True, max_new_tokens=100_000)
     assert next(pieces)
+
+
+def random_table(seed, states=5, size=3):
+    """Sparse enough that the states behind free places go in circles, or end."""
+    random = np.random.default_rng(seed)
+    table = random.integers(0, states + 1, (states, size))
+    return np.where(random.random(table.shape) < 0.4, table, -1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_forced_prefixes_are_refused_as_one_that_tries_all(seed):
+    """What is forced behind free places, too; what is free behind it does not count."""
+    automaton = TokenAutomaton(random_table(seed))
+    size, random = automaton.transitions.shape[1], np.random.default_rng(seed)
+
+    def allowed(row):
+        """Whether a sequence goes on at each place until all that do have ended."""
+        states = [0]  # of every sequence that still runs
+        for place, token in enumerate(row):
+            if not states or (row[place:] < 0).all():
+                break
+            tokens = range(size) if token < 0 else [token]
+            states = [automaton.transitions[s, t] for s in states for t in tokens]
+            if max(states) < 0:
+                return False
+            states = [s for s in states if 0 <= s < len(automaton.transitions)]
+        return True
+
+    for _ in range(40):
+        row = random.integers(-1, size, 6) * (random.random(6) < 0.5)
+        row = np.where(random.random(6) < 0.6, -1, row)
+        try:
+            automaton.check_prefixes([row])
+            found = True
+        except ValueError:
+            found = False
+        assert found == allowed(row), row
+
+
+def test_free_places_of_a_large_table_are_looked_at_once():
+    random = np.random.default_rng(0)
+    automaton = TokenAutomaton(random.integers(-1, 61, (60, 20_000)))
+    rows = np.full((20, 128), -1)
+    rows[:, 100] = 5
+    started = time.process_time()
+    automaton.check_prefixes(rows)
+    automaton.check_prefixes(np.full((20, 128), -1))
+    assert time.process_time() - started < 1.0
