@@ -3,6 +3,8 @@
 import difflib
 import itertools
 import json
+import math
+import numbers
 import re
 from fnmatch import fnmatchcase
 
@@ -92,8 +94,8 @@ class FineTunes(keras.Model):
             The paths of the layers.
 
         Raises:
-            ValueError: the rank is not positive, a pattern chooses nothing, or a layer
-                has adapters already; nothing is changed.
+            ValueError: the rank is no positive int, alpha no finite number, a pattern
+                chooses nothing, or a layer has adapters already; nothing is changed.
 
         Example:
             >>> classifier.enable_lora(8, ["*attention/*", "*feed_forward/*"])
@@ -101,8 +103,16 @@ class FineTunes(keras.Model):
             >>> classifier.fit(texts, labels)
             >>> classifier.save_lora("adapters.safetensors")
         """
-        if not (isinstance(rank, int) and rank > 0):
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
             raise ValueError(f"rank must be a positive int. Received: {rank!r}.")
+        if alpha is not None:
+            number = isinstance(alpha, numbers.Real) and not isinstance(alpha, bool)
+            if not (number and math.isfinite(alpha)):
+                raise ValueError(
+                    "alpha must be a finite number, or None for the rank. Received: "
+                    f"{alpha!r}."
+                )
+            alpha = float(alpha)
         layers, named = self._lora_layers(), self.named_variables()
         chosen = matching(pattern, layers, "layer that can have LoRA")
         twice = [path for path in chosen if layers[path].lora_enabled]

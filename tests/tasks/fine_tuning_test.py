@@ -135,6 +135,11 @@ def test_a_second_call_adds_layers_and_keeps_what_trains():
     [
         ((2, "*/qeury"), r"No layer .*Received: '\*/qeury'. Near: .*layer_\*/.*query"),
         ((0,), "rank must be a positive int. Received: 0"),
+        ((True,), "rank must be a positive int. Received: True"),
+        ((2, "*query", "16"), "alpha must be a finite number.* Received: '16'"),
+        ((2, "*query", True), "alpha must be a finite number.* Received: True"),
+        ((2, "*query", np.nan), "alpha must be a finite number.* Received: nan"),
+        ((2, "*query", np.inf), "alpha must be a finite number.* Received: inf"),
         ((2, "encoder", None, "haed/*"), "No weight .*Received: 'haed"),
     ],
 )
@@ -144,6 +149,15 @@ def test_what_cannot_be_is_refused_and_changes_nothing(arguments, said):
     with pytest.raises(ValueError, match=said):
         task.enable_lora(*arguments)
     assert trained(task) == before == set(task.named_variables())
+
+
+def test_an_alpha_of_numpy_is_saved(tmp_path):
+    task = classifier()
+    task.enable_lora(2, alpha=np.float32(6))
+    task.save_lora(tmp_path / "adapters.safetensors")
+    other = classifier()
+    other.load_lora(tmp_path / "adapters.safetensors")
+    assert other.encoder.blocks[0].self_attention.query.lora_alpha == 6
 
 
 def test_a_layer_has_adapters_once():
