@@ -268,3 +268,21 @@ class MaskedLanguageModelHead(Layer):
         """float (..., D) to logits float (..., V)."""
         x = ops.ACTIVATIONS[self.activation](self.hidden(x))
         return self.output_projection(self.norm(x))
+
+    def get_config(self):
+        """The arguments of `__init__`; a tied table is named where it is shared."""
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "tied_to": keras.saving.serialize_keras_object(self.tied_to),
+            "activation": self.activation,
+            "hidden_bias": self.hidden.use_bias,
+            "output_bias": self.output_projection.use_bias,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the head from `get_config`'s result."""
+        tied_to = keras.saving.deserialize_keras_object(config["tied_to"])
+        stack = StackConfig.from_dict(config["config"])
+        return cls(**{**config, "config": stack, "tied_to": tied_to})

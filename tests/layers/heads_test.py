@@ -162,3 +162,24 @@ def test_a_tied_head_is_saved_in_a_functional_model(tmp_path):
     x = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
     assert len(loaded.weights) == 2  # the table, once, and the bias
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_masked_head_is_saved_in_a_functional_model(tmp_path, tied):
+    ids, table = keras.Input((None,), dtype="int32"), Embedding(V, D)
+    head = MaskedLanguageModelHead(
+        STACK,
+        tied_to=table if tied else None,
+        activation="tanh",
+        hidden_bias=False,
+        output_bias=False,
+    )
+    model = keras.Model(ids, head(table(ids)))
+    perturb(model.weights)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    shapes = [[tuple(w.shape) for w in each.weights] for each in (loaded, model)]
+    assert shapes[0] == shapes[1]
+    assert loaded.layers[-1].get_config().keys() == head.get_config().keys()
