@@ -235,10 +235,11 @@ class Stack(Model):
 
         Args:
             token_ids: int (B, T).
-            padding_mask: bool (B, S), `True` at real tokens, or 1 as other libraries
-                have it; with a cache S counts the cached tokens, too. `None` means that
-                all are real.
-            segment_ids: int (B, T), each less than `num_segments`; `None` means 0.
+            padding_mask: bool (B or 1, S), `True` at real tokens, or 1 as other
+                libraries have it; with a cache S counts the cached tokens, too. `None`
+                means that all are real.
+            segment_ids: int (B or 1, T or 1), each less than `num_segments`; `None`
+                means 0.
             memory: float (B, S', D'), what cross-attention reads.
             memory_padding_mask: bool (B, S'), `True` at real positions.
             positions: int (B or 1, T or 1), each less than S, that learned and
@@ -253,7 +254,8 @@ class Stack(Model):
                 `padding_mask` and of what the order of the tokens says: so T tokens may
                 be alternatives of one another.
             cache: from `empty_cache` or an earlier call.
-            index: int scalar, how many entries of the cache are filled.
+            index: int scalar, how many entries of the cache are filled; where buffers
+                grow, all that it has.
             projected: from `project_memory`, instead of `memory`.
             return_weights: whether the attention weights are wanted.
             training: whether dropout is applied.
@@ -267,7 +269,9 @@ class Stack(Model):
             ValueError: the sequence is longer than the learned positions; memory is
                 missing where there is cross-attention, or given where there is none;
                 segments are given where there are none; `places` is no pair;
-                `attention_mask` has not four axes, or comes with a `padding_mask`.
+                `attention_mask` has not four axes, or comes with a `padding_mask`; ids,
+                `padding_mask` or `segment_ids` have another shape, as far as it is
+                known; or `index` is not what the cache holds.
         """
         config = self.config
         padding_mask, memory_padding_mask, attention_mask = map(
@@ -286,11 +290,16 @@ class Stack(Model):
                 f"{self.name} has num_segments=0, so it must be called without "
                 f"segment_ids. Received: segment_ids={segment_ids}."
             )
+        self._check_shape("token_ids", token_ids, ("batch", None), ("tokens", None))
         length = key_length = ops.dim(token_ids, 1)
         if cache is not None:
             key_length = ops.cached_length(cache[0])
             if ops.buffers_grow():
+                self._check_index(index, key_length)
                 key_length = key_length + length
+        rows = "batch", token_ids.shape[0], 1
+        self._check_shape("padding_mask", padding_mask, rows, ("keys", key_length))
+        self._check_shape("segment_ids", segment_ids, rows, ("tokens", length, 1))
         # A fixed cache has a capacity of keys, and alternatives share a position.
         if cache is None or (ops.buffers_grow() and attention_mask is None):
             self._check_length(key_length)
@@ -416,6 +425,45 @@ class Stack(Model):
                     "(B, S) of the keys, or without the first axis. Received: "
                     f"{shapes}."
                 )
+
+    def _check_index(self, index, filled):
+        both = isinstance(index, int) and isinstance(filled, int)
+        if both and index != filled:
+            raise ValueError(
+                f"{self.name}: index must say how many tokens the cache holds, here "
+                f"{filled}. Received: index={index}."
+            )
+
+    def _check_shape(self, name, x, *axes):
+        """Raises `ValueError` where a shape, as far as it is known, is another.
+
+        Args:
+            name: of the argument.
+            x: the argument, or `None`.
+            *axes: of each the name and the lengths that it may have; with an unknown
+                one it may have any.
+        """
+        if x is None:
+            return
+        shape = tuple(x.shape)
+
+        def are_known(lengths):
+            return all(isinstance(length, int) for length in lengths)
+
+        def fits(length, axis):
+            return not are_known([length, *axis[1:]]) or length in axis[1:]
+
+        if len(shape) != len(axes) or not all(map(fits, shape, axes)):
+            said = (
+                f"{axis} {' or '.join(map(str, dict.fromkeys(lengths)))}"
+                if lengths and are_known(lengths)
+                else axis
+                for axis, *lengths in axes
+            )
+            raise ValueError(
+                f"{self.name}: {name} must have the axes ({', '.join(said)}). "
+                f"Received: shape {shape}."
+            )
 
     def _check_length(self, length):
         config = self.config

@@ -269,6 +269,30 @@ def test_masks_and_places_of_another_form_are_refused():
         short.decoder(ids, attention_mask=np.ones((1, 1, LENGTH, LENGTH), bool))
 
 
+def test_an_index_that_a_growing_cache_contradicts_is_refused():
+    decoder = Transformer(decoder_only()).decoder
+    ids = random_ids(decoder.config, (2, LENGTH))
+    with ops.fixed_buffers(False):
+        _, cache = decoder(ids[:, :4], cache=decoder.empty_cache(2, LENGTH))
+        for wrong in ({}, {"index": 3}, {"index": 5}):
+            with pytest.raises(ValueError, match="holds, here 4. Received: index="):
+                decoder(ids[:, 4:], cache=cache, **wrong)
+        states, _ = decoder(ids[:, 4:], cache=cache, index=4)
+    full = to_numpy(decoder(ids))[:, 4:]
+    assert difference(to_numpy(states), full) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+def test_a_mask_counts_the_tokens_in_the_cache(fixed):
+    decoder = Transformer(decoder_only()).decoder
+    ids = random_ids(decoder.config, (2, LENGTH))
+    with ops.fixed_buffers(fixed):
+        _, cache = decoder(ids[:, :4], cache=decoder.empty_cache(2, CAPACITY))
+        with pytest.raises(ValueError, match=r"keys \d+\). Received: shape \(2, 3\)"):
+            mask = np.ones((2, LENGTH - 4), bool)
+            decoder(ids[:, 4:], padding_mask=mask, cache=cache, index=4)
+
+
 def test_a_source_of_nothing_but_padding_equals_full_forward():
     config = encoder_decoder()
     transformer = Transformer(config)

@@ -1,5 +1,7 @@
 """What every stack does: masks, dropout, gradients, paths, initial weights, saving."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -538,3 +540,31 @@ def test_memory_goes_with_cross_attention():
         reads(ids)
     with pytest.raises(ValueError, match="must be called without memory"):
         Decoder(stack(causal=True))(ids, memory=memory)
+
+
+def test_ids_masks_and_segments_of_another_shape_are_refused():
+    model = Encoder(stack(num_segments=2))
+    ids = np.ones((2, 4), "int32")
+    for shape in ((4,), (1, 2, 4)):
+        with pytest.raises(
+            ValueError, match=r"token_ids must have the axes \(batch, t"
+        ):
+            model(np.ones(shape, "int32"))
+    for shape in ((2, 3), (2, 1), (3, 4), (4,), (2, 1, 4)):
+        received = re.escape(f"keys 4). Received: shape {shape}")
+        with pytest.raises(
+            ValueError, match=f"padding_mask must .*batch 2.*{received}"
+        ):
+            model(ids, padding_mask=np.ones(shape, bool))
+    for shape in ((2, 3), (3, 4), (4,)):
+        with pytest.raises(ValueError, match="segment_ids must have the axes"):
+            model(ids, segment_ids=np.ones(shape, "int32"))
+    row = np.array([[True, True, True, False]])
+    segments = np.ones((1, 1), "int32")
+    np.testing.assert_array_equal(
+        to_numpy(model(ids, padding_mask=row, segment_ids=segments)),
+        to_numpy(model(ids, padding_mask=row[[0, 0]], segment_ids=ids)),
+    )
+    for shape in ((None,), (4,)):  # what is symbolic is unknown, and fits
+        inputs = [keras.Input(shape, dtype=dtype) for dtype in ("int32", "bool")]
+        Encoder(stack(positions="none"))(inputs[0], padding_mask=inputs[1])
