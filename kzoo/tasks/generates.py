@@ -500,6 +500,18 @@ class Generates(Task):
             raise self._not_prompts(f"{reprlib.repr(row)} as row {number}")
         return ids
 
+    def _real(self, row):
+        """A row of a mask as bool; one to be added to scores means the opposite."""
+        row = np.asarray(row)
+        wrong = row[(row != 0) & (row != 1)]
+        if wrong.size:
+            raise ValueError(
+                f"{self.prompt_mask} must be True or 1 at real tokens, False or 0 at "
+                f"padding. Received: {wrong[0]!r}. Of a mask that is added to scores "
+                "give mask == 0."
+            )
+        return row.astype(bool)
+
     def _prompts(self, inputs):
         """Lists of ids from ids in any form; padding inside a row is a `HOLE`.
 
@@ -513,7 +525,7 @@ class Generates(Task):
         rows = [self._row(number, row) for number, row in enumerate(inputs)]
         if mask is None:
             mask = [row != self.config.pad_token_id for row in rows]
-        mask = [np.asarray(row, bool) for row in mask]
+        mask = [self._real(row) for row in mask]
         if [row.shape for row in mask] != [row.shape for row in rows]:
             raise ValueError(
                 f"{self.prompt_mask} must have the shape of {self.prompt_input}. "

@@ -238,6 +238,11 @@ def test_strings_in_strings_out():
         (None, {}, "expects a string, a list of strings, or rows .* Received: None"),
         (5, {}, "such as .* Received: 5"),
         (b"text", {}, "a list of strings.* Received: b'text'"),
+        (
+            {"token_ids": [[5, 6]], "padding_mask": np.array([[0.0, -1e9]])},
+            {},
+            "padding_mask must be .* Received: .*1000000000.* give mask == 0",
+        ),
         ([5, 6], {}, "rows of integer ids .* Received: 5 as row 0"),
         ([[5], [[5], [5, 6]]], {}, "Received: .* as row 1"),
         ([[5], "text"], {}, "Received: 'text' as row 1"),
@@ -285,8 +290,10 @@ def test_prompts_may_come_one_by_one():
     expected = model.generate(rows, max_new_tokens=3)
     assert model.generate(iter(rows), max_new_tokens=3) == expected
     mask = [[True] * len(row) for row in rows]  # of different lengths
-    given = {"token_ids": rows, "padding_mask": mask}
-    assert model.generate(given, max_new_tokens=3) == expected
+    for kind in (bool, int, float):
+        kinds = [list(map(kind, row)) for row in mask]
+        given = {"token_ids": rows, "padding_mask": kinds}
+        assert model.generate(given, max_new_tokens=3) == expected
 
 
 def test_more_tokens_than_learned_positions_are_refused():
