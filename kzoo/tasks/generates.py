@@ -477,7 +477,7 @@ class Generates(Task):
         """Prompts as a list, where they are no array or dict; a string is one."""
         inputs = [inputs] if isinstance(inputs, str) else inputs
         try:
-            if isinstance(inputs, bytes):
+            if isinstance(inputs, bytes) or getattr(inputs, "ndim", 1) == 0:
                 raise TypeError
             held = isinstance(inputs, (dict, list, tuple, np.ndarray))
             return inputs if held else list(inputs)

@@ -238,6 +238,8 @@ def test_strings_in_strings_out():
         (None, {}, "expects a string, a list of strings, or rows .* Received: None"),
         (5, {}, "such as .* Received: 5"),
         (b"text", {}, "a list of strings.* Received: b'text'"),
+        (np.array("ab"), {}, r"a list of strings.* Received: array\('ab'"),
+        ({"token_ids": np.array(5)}, {}, r"rows of integer ids .*: array\(5\)"),
         (
             {"token_ids": [[5, 6]], "padding_mask": np.array([[0.0, -1e9]])},
             {},
