@@ -112,8 +112,9 @@ class Generates(Task):
                 in one batch.
             jit_compile: on TensorFlow, whether XLA compiles the search, as it does on
                 JAX: seconds for every new bucket of batch, length and `max_new_tokens`,
-                and a step in about 0.6 of the time from then on. `compile` has no say
-                in it.
+                and every other number of banned ids, forced tokens or states of a
+                constraint; and a step in about 0.6 of the time from then on. `compile`
+                has no say in it.
             **options: how it searches, see `kzoo.SearchOptions`: `max_new_tokens`,
                 `beams`, `num_return_sequences`, `length_penalty`, `early_stopping`,
                 `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `repetition_penalty`,
