@@ -230,8 +230,8 @@ def machine():
     }
     if shutil.which("nvidia-smi"):
         ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        answer = subprocess.run(ask, capture_output=True, text=True, check=True)
-        found["accelerator"] = answer.stdout.strip()
+        answer = subprocess.run(ask, capture_output=True, text=True)
+        found["accelerator"] = answer.stdout.strip() or "none"
     return found
 
 

@@ -12,7 +12,7 @@ its outputs those of the answer; what the file has a default for may be left out
 """
 
 import argparse
-import textwrap
+import reprlib
 from pathlib import Path
 
 import fastapi
@@ -95,24 +95,24 @@ class Function:
         dtype, kind, words = TYPES[node.type]
         if isinstance(value, str) and kind is str:
             value = [value]
-        shown = textwrap.shorten(repr(value), 200)
         try:
             # JSON's true is no number, though Python's is.
-            if not all(
+            right = all(
                 isinstance(each, kind) and isinstance(each, bool) == (kind is bool)
                 for each in _leaves(value)
-            ):
-                raise ValueError(f"{name} must be {words}. Received: {shown}")
-            array = np.array(value, dtype)
-            fits = array.ndim == len(node.shape) and not any(
-                isinstance(each, list) for each in array.flat
             )
-        except (OverflowError, RecursionError, RuntimeError) as error:
-            raise ValueError(f"{name}: {error}. Received: {shown}") from error
-        if not fits:
+            array = np.array(value, dtype) if right else np.array(None)
+            lists = kind is str and any(isinstance(each, list) for each in array.flat)
+        except (OverflowError, RecursionError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: {error}. Received: {reprlib.repr(value)}"
+            ) from error
+        if not right:
+            raise ValueError(f"{name} must be {words}. Received: {reprlib.repr(value)}")
+        if lists or array.ndim != len(node.shape):
             raise ValueError(
                 f"{name} must be {words} with the axes {node.shape}, all rows equally "
-                f"long. Received: {shown}"
+                f"long. Received: {reprlib.repr(value)}"
             )
         return array
 

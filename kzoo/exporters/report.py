@@ -69,7 +69,7 @@ class ExportReport:
     metric: dict = dataclasses.field(default_factory=dict)
 
     def to_dict(self):
-        """The fields, JSON-serialisable: what is not defined, NaN, is `None`."""
+        """The fields, JSON-serialisable: NaN and infinity are `None`."""
         return _defined(dataclasses.asdict(self))
 
     def save(self, path):

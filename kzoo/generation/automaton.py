@@ -116,6 +116,8 @@ class TokenAutomaton:
 
     def ending_with(self, tokens, end):
         """The automaton in which tokens may stand wherever the token `end` may, too."""
+        if not len(tokens):
+            return self
         table, ended = self.transitions.copy(), len(self.transitions)
         may_end = table[:, end] == ended
         table[np.ix_(may_end, list(tokens))] = ended

@@ -452,9 +452,9 @@ def _as_json(name, value):
         json.dumps(plain, allow_nan=False)
     except (TypeError, ValueError):
         raise ValueError(
-            f"search_defaults are saved as JSON, so {name} must be of numbers, strings "
-            f"and lists of them. Received: {value!r}. Give it to generate() instead, "
-            "or as a list."
+            f"search_defaults are saved as JSON, so {name} must be of finite numbers, "
+            f"strings and lists of them. Received: {value!r}. Give it to generate() "
+            "instead, or as a list."
         ) from None
     return plain
 

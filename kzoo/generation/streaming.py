@@ -49,7 +49,7 @@ class TextStream:
                 default=0,
             )
             whole = whole[: len(whole) - waiting]
-        if last and not whole.startswith(self.sent):
+        if whole.endswith(_PARTIAL) and last and not whole.startswith(self.sent):
             whole = self._without_part(whole)
         if not whole.startswith(self.sent):
             if last:

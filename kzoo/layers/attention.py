@@ -221,7 +221,8 @@ class Attention(Layer):
             rotation: cosine and sine, float (T, R/2) each, for rotary positions in the
                 first R dimensions of a head.
             causal: query t attends to the keys 0 to t alone, of those that the mask
-                allows. Where there is a cache, the mask has to say it.
+                allows. Where there is a cache, the mask has to say it. `"given"` where
+                the mask says exactly this, made once for many layers.
             cache: keys and values before `query`, float (B, K, P, H) each; the result
                 then has the cache with those of `query` behind them; in ONNX in parts,
                 too, see `ops.attention`.
@@ -269,13 +270,15 @@ class Attention(Layer):
             def dropout(weights):
                 return self.weights_dropout(weights, training=training)
 
-        is_causal = causal and attention_mask is None
-        if causal:
+        is_causal = bool(causal) and (causal == "given" or attention_mask is None)
+        if causal and causal != "given":
             keys = ops.arange(ops.dim(key, 1 if len(key.shape) == 3 else 2))
             queries = ops.arange(ops.dim(query, 1))
             mask = ops.expand_dims(keys, 0) <= ops.expand_dims(queries, 1)
             mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
-            attention_mask = mask if is_causal else attention_mask & mask
+            if not is_causal:
+                mask = mask & ops.cast(attention_mask, "bool")
+            attention_mask = mask
 
         output, cache, weights = ops.attention(
             query,

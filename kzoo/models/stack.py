@@ -507,7 +507,7 @@ class Stack(Model):
     def _self_mask(
         self, query_index, key_index, places, padding_mask, given, cache, static_length
     ):
-        """Who attends to whom, bool, beside `causal` of `Attention.call`; and this.
+        """Who attends to whom, bool; and `causal` of `Attention.call`.
 
         `places` are those of queries and keys, where a window counts; `given` is a mask
         instead of padding and order.
@@ -533,9 +533,9 @@ class Stack(Model):
             )
         if padding_mask is not None:
             masks.append(_key_mask(padding_mask))
-        if causal and cache is None and len(masks) == 1:
-            return None, True
-        return functools.reduce(operator.and_, masks) if masks else None, False
+        mask = functools.reduce(operator.and_, masks) if masks else None
+        is_exact = causal and cache is None and len(masks) == 1
+        return mask, "given" if is_exact else False
 
     def get_config(self):
         """The arguments of `__init__`; the token table is named where it is shared."""
@@ -559,10 +559,20 @@ class Stack(Model):
         """Builds the model from `get_config`'s result."""
         config = dict(config)
         shares = config.pop("shares_embedding", False)
-        table = keras.saving.deserialize_keras_object(config.get("token_embedding"))
-        config["token_embedding"] = table
-        stack = cls(StackConfig.from_dict(config.pop("config")), **config)
-        stack.shares_embedding = shares
+        table = config.pop("token_embedding", None)
+        config["config"] = StackConfig.from_dict(config["config"])
+        stack = cls(**config)
+        if table is None:
+            return stack
+        own, table = stack.token_embedding, keras.saving.deserialize_keras_object(table)
+
+        def form(table):
+            return table.input_dim, table.output_dim, table.dtype_policy.name
+
+        if not shares and form(table) != form(own):  # the config was edited
+            return stack
+        stack = cls(token_embedding=table, **config)
+        stack.shares_embedding = shares and table.built
         return stack
 
 

@@ -1,6 +1,8 @@
 """What differs where a GPU or TPU computes."""
 
 import contextlib
+import functools
+import threading
 
 import keras
 
@@ -17,7 +19,7 @@ def xla_is_on_cpu():
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return not tf.config.list_physical_devices("GPU")
+        return {d.device_type for d in tf.config.list_physical_devices()} <= {"CPU"}
     return False
 
 
@@ -46,10 +48,10 @@ def full_float32():
 
     On a GPU, TensorFlow and JAX round them to the 11 bits of TF32, unasked, and torch
     where it is told to: right for training, too coarse to compare with. But for JAX the
-    setting is the whole process's.
+    setting is the whole process's: blocks of several threads may overlap, and the last
+    one gives it back.
     """
-    backend = keras.backend.backend()
-    if backend == "jax":
+    if keras.backend.backend() == "jax":
         import jax
 
         # What is compiled outside is not used inside, and a CPU has no other products.
@@ -57,18 +59,41 @@ def full_float32():
         with jax.default_matmul_precision(exact):
             yield
         return
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        before = tf.config.experimental.tensor_float_32_execution_enabled()
-        exact, change = False, tf.config.experimental.enable_tensor_float_32_execution
-    else:
-        import torch
-
-        before = torch.get_float32_matmul_precision()
-        exact, change = "highest", torch.set_float32_matmul_precision
-    change(exact)
+    with _LOCK:
+        if not _give_back[1:]:
+            _give_back[:] = [0, _set_full_float32()]
+        _give_back[0] += 1
     try:
         yield
     finally:
-        change(before)
+        with _LOCK:
+            _give_back[0] -= 1
+            if not _give_back[0]:
+                _give_back[1]()
+                _give_back.clear()
+
+
+_LOCK = threading.Lock()
+_give_back = []  # how many blocks there are, and what gives the setting back
+
+
+def _set_full_float32():
+    """Changes the setting of TensorFlow or torch; returns what gives it back."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        config = tf.config.experimental
+        before, exact = config.tensor_float_32_execution_enabled(), False
+        change = config.enable_tensor_float_32_execution
+    else:
+        import torch
+
+        exact, change = "highest", torch.set_float32_matmul_precision
+        try:
+            before = torch.get_float32_matmul_precision()
+        except RuntimeError:  # it was set by the newer name, and is read by that alone
+            settings = torch.backends.cuda.matmul
+            before, exact = settings.fp32_precision, "ieee"
+            change = functools.partial(setattr, settings, "fp32_precision")
+    change(exact)
+    return functools.partial(change, before)

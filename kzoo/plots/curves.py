@@ -10,19 +10,20 @@ from kzoo.plots.style import COLORS, INK, add_title, new_figure, quiet_axes
 _NO_CURVE = ("epoch", "seconds")
 
 
-def training_curve(history, *, title=None):
+def training_curve(history, *, title=None, validation_freq=None):
     """Draws every measure of a training over its epochs, validation beside it.
 
     Args:
         history: Keras's `History`; or a dict from name to a value an epoch; or a list
             of dicts, one an epoch, as `kzoo train` writes to `history.json`.
         title: above the figure.
+        validation_freq: that of `fit`, where the number of values does not tell it.
 
     Returns:
         `matplotlib.figure.Figure`, a panel a measure.
 
     Raises:
-        ValueError: no epoch.
+        ValueError: no epoch; or it is needed, and not given.
     """
     epochs, series = _series(history)
     names = [name for name in series if not name.startswith("val_")]
@@ -39,8 +40,9 @@ def training_curve(history, *, title=None):
             (f"val_{name}", "validation", COLORS[1]),
         ):
             values = series.get(key, ())
-            # `fit` with validation_freq has a value for every so many epochs.
-            every = max(1, len(epochs) // max(1, len(values)))
+            every = 1
+            if key.startswith("val_"):
+                every = validation_freq or _frequency(len(epochs), len(values))
             points = [
                 (epoch, value)
                 for epoch, value in zip(epochs[every - 1 :: every], values)
@@ -89,3 +91,15 @@ def _series(history):
     if not longest:
         raise ValueError("training_curve needs one epoch at least. Received: none.")
     return epochs or list(range(1, longest + 1)), series
+
+
+def _frequency(epochs, values):
+    """How many epochs a value of the validation is for."""
+    fits = [every for every in range(1, epochs + 1) if epochs // every == values]
+    if len(fits) > 1 and values:
+        raise ValueError(
+            f"{values} values of the validation in {epochs} epochs are of every "
+            f"{fits[0]} to {fits[-1]} epochs: give validation_freq, as to fit. "
+            "Received: None."
+        )
+    return fits[0] if fits else 1

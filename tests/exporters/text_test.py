@@ -413,7 +413,10 @@ def ties(tokenizer, format):
     for text, ids in differ.items():
         assert sorted(ids) == sorted(found[text])  # the same pieces in another order
         assert codec.is_tie(found[text], ids) and codec.is_tie(ids, found[text])
-        assert not codec.is_tie(found[text], ids[:-1])
+        start, end = tokenizer.start_token_id, tokenizer.end_token_id
+        pad = tokenizer.pad_token_id
+        for wrong in (ids[:-1], [start, *ids], [*ids, end], [*ids[:1], pad, *ids[1:]]):
+            assert not codec.is_tie(wrong, ids)  # special tokens write nothing
     assert not set(differ) & {"ab cab", ""}
     return list(differ)
 

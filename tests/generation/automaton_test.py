@@ -425,6 +425,16 @@ def test_a_character_that_the_limit_cuts_takes_none_back(tmp_path):
         assert "".join(pieces) == "a😀\ufffd"
 
 
+def test_a_decoder_that_takes_text_back_cannot_stream():
+    words = ["do", " n", "'t", " go"]
+    stream = TextStream(
+        lambda ids: "".join(words[i] for i in ids).replace(" n't", "n't")
+    )
+    assert [stream.push([0]), stream.push([1])] == ["do", " n"]
+    with pytest.raises(ValueError, match="Such a tokenizer cannot stream"):
+        stream.push([2, 3], last=True)
+
+
 def test_a_stream_is_lazy():
     model = perturbed(causal(positions="rotary"))
     pieces = model.generate("a", stream=True, max_new_tokens=100_000)

@@ -381,6 +381,8 @@ def test_a_fused_kernel_gives_what_the_parts_give(monkeypatch, heads):
         "no mask": lambda: layer(X),
         "pairs": lambda: layer(X, attention_mask=blind),
         "one for all rows": lambda: layer(X, attention_mask=by_head),
+        "two axes": lambda: layer(X, attention_mask=blind[0, 0]),
+        "0 and 1": lambda: layer(X, attention_mask=blind.astype("int32")),
         "cross": lambda: cross(X, MEMORY, attention_mask=CROSS_MASK),
     }
     parts = {name: to_numpy(call()) for name, call in calls.items()}
@@ -440,9 +442,9 @@ def test_a_mask_and_causal_hold_together(opset, tmp_path):
     seen = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], bool)[:, None, None]
     both = seen & np.tri(T, dtype=bool)
     expected = to_numpy(layer(X, attention_mask=both))
-    assert difference(
-        to_numpy(layer(X, attention_mask=seen, causal=True)), expected
-    ) < (1e-6)
+    for mask in (seen, seen.astype("int32"), seen.astype("float32")):
+        got = to_numpy(layer(X, attention_mask=mask, causal=True))
+        assert difference(got, expected) <= 1e-6
     model = Wrapper(layer, options={"causal": True})
     inputs = {"query": X, "attention_mask": seen}
     run = onnx_form(model, inputs, opset, tmp_path / "causal.onnx")

@@ -1,5 +1,7 @@
 """What differs on a GPU: seen there where there is one, else played."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -83,6 +85,30 @@ def test_full_float32_keeps_24_bits_and_gives_the_setting_back():
         found = keras.ops.convert_to_numpy(keras.ops.matmul(x, y))
     exact = x.astype("float64") @ y.astype("float64")
     assert np.abs(found - exact).max() < 1e-4  # of TF32 some 1e-2
+    assert setting() == before
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="there each thread has its own")
+def test_blocks_of_two_threads_may_overlap():
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+    before, (entered, left) = setting(), (threading.Event(), threading.Event())
+
+    def other():
+        with ops.full_float32():
+            entered.set()
+            left.wait()
+
+    thread = threading.Thread(target=other)
+    with ops.full_float32():
+        exact = setting()
+        thread.start()
+        entered.wait()
+    assert setting() == exact  # the other one is still inside
+    left.set()
+    thread.join()
     assert setting() == before
 
 

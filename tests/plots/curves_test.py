@@ -51,6 +51,11 @@ def test_validation_of_every_third_epoch_stands_at_its_own():
     of_keras = SimpleNamespace(history=series, epoch=list(range(7)))
     drawn = lines(plots.training_curve(of_keras))
     assert drawn["loss", "validation"] == ([3, 6], [4.5, 1.5])
+    few = {"loss": series["loss"], "val_loss": [1.0]}
+    with pytest.raises(ValueError, match="1 values .* of every 4 to 7 epochs: give"):
+        plots.training_curve(few)
+    drawn = lines(plots.training_curve(few, validation_freq=5))
+    assert drawn["loss", "validation"] == ([5], [1.0])
 
 
 @pytest.mark.parametrize("history", [[], {}, {"loss": []}])

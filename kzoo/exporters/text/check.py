@@ -19,7 +19,7 @@ _BATCH = 64
 # What is probed for ties: so many pieces, with their last letter so many times more.
 _PROBED, _TIMES = 1000, (2, 3)
 # Keras answers in a thread beside this one, and both replace what a tokenizer does.
-_READING = threading.RLock()
+_READING = threading.Lock()
 
 
 def check_codec(codec, writes):

@@ -228,7 +228,9 @@ class SentencePieceCodec(Codec):
         From 0.2.2 on sentencepiece takes the other one of two than before, and than
         the operators do.
         """
-        if not self.has_ties or len(set(self.tokenizer.decode([ids, others]))) > 1:
+        pieces = self.tokenizer.tokens  # of special tokens, too, which no text shows
+        written = {"".join(pieces(each)) for each in (ids, others)}
+        if not self.has_ties or len(written) > 1:
             return False
         score = self.tokenizer._processor.get_score
         mine, theirs = (sum(map(score, each)) for each in (ids, others))
