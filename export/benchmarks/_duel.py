@@ -185,6 +185,40 @@ def table(head, cells):
     return [*rows, ["**geometric mean**", "", *(f"**{mean:.2f}**" for mean in means)]]
 
 
+def keras_turn(model, inputs, targets, rows):
+    """A function that trains a compiled Keras model on all rows once; its seconds.
+
+    They end with the training, when the loss is a number, so that a device is done.
+    tf.data's thread for tuning the input looks up after 10, 20, 40 ms and so on, and
+    `fit` often waits for it before it returns: up to half of a turn, whatever the
+    model.
+
+    Args:
+        model: the Keras model.
+        inputs: of `fit`.
+        targets: of `fit`.
+        rows: of a batch.
+    """
+    import keras
+
+    ends = []
+    ended = keras.callbacks.LambdaCallback(on_train_end=lambda _: ends.append(clock()))
+
+    def turn():
+        start = clock()
+        model.fit(
+            inputs,
+            targets,
+            batch_size=rows,
+            shuffle=False,
+            verbose=0,
+            callbacks=[ended],
+        )
+        return ends[-1] - start
+
+    return turn
+
+
 def versions(*packages):
     """Which of the packages this interpreter has, and their versions."""
     found = {"python": platform.python_version()}

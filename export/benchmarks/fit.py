@@ -36,34 +36,10 @@ def data(config, steps):
 
 
 def keras_turn(model, config, steps):
-    """A function that trains a compiled Keras model for one turn; its seconds.
-
-    They end with the training. tf.data's thread for tuning the input looks up after
-    10, 20, 40 ms and so on, and `fit` often waits for it before it returns: up to half
-    of a turn, whatever the model.
-    """
-    import keras
-
+    """A turn of a compiled Keras model, see `_duel.keras_turn`."""
     source, target, labels = data(config, steps)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
-    ends = []
-    callback = keras.callbacks.LambdaCallback(
-        on_train_end=lambda logs: ends.append(_duel.clock())
-    )
-
-    def turn():
-        start = _duel.clock()
-        model.fit(
-            inputs,
-            labels,
-            batch_size=config["batch"],
-            verbose=0,
-            shuffle=False,
-            callbacks=[callback],
-        )
-        return ends[-1] - start
-
-    return turn
+    return _duel.keras_turn(model, inputs, labels, config["batch"])
 
 
 def make_kzoo(config, steps, lean):

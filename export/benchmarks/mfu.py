@@ -48,27 +48,6 @@ def tokens_of(size, rows, steps):
     return np.random.default_rng(0).integers(3, size["vocabulary"], shape, "int32")
 
 
-def keras_turn(model, inputs, targets, rows):
-    """A function that trains a compiled Keras model on all rows once; its seconds."""
-    import keras
-
-    ends = []
-    # The loss is a number by then, so the device is done.
-    ended = keras.callbacks.LambdaCallback(
-        on_train_end=lambda logs: ends.append(_duel.clock())
-    )
-
-    def turn():
-        start = _duel.clock()
-        model.fit(
-            inputs, targets, batch_size=rows, shuffle=False, verbose=0,
-            callbacks=[ended],
-        )  # fmt: skip
-        return ends[-1] - start
-
-    return turn
-
-
 def make_kzoo(size, rows, steps):
     """A CausalLM as `from_size` makes it, in GPT-2's form."""
     import kzoo
@@ -84,7 +63,7 @@ def make_kzoo(size, rows, steps):
     optimizer = Adam(RATE, weight_decay=DECAY, global_clipnorm=1.0)
     model.compile(optimizer, metrics=None)
     tokens = tokens_of(size, rows, steps)
-    return keras_turn(model, {"token_ids": tokens[:, :-1]}, tokens[:, 1:], rows)
+    return _duel.keras_turn(model, {"token_ids": tokens[:, :-1]}, tokens[:, 1:], rows)
 
 
 def make_kzoo_parts(size, rows, steps):
@@ -112,7 +91,7 @@ def make_keras_hub(size, rows, steps):
     model.compile(optimizer, loss, weighted_metrics=None)
     ids = tokens_of(size, rows, steps)
     inputs = {"token_ids": ids[:, :-1], "padding_mask": np.ones_like(ids[:, :-1])}
-    return keras_turn(model, inputs, ids[:, 1:], rows)
+    return _duel.keras_turn(model, inputs, ids[:, 1:], rows)
 
 
 def make_transformers(size, rows, steps):
