@@ -147,6 +147,12 @@ def _end(message, code):
     raise typer.Exit(code) from None
 
 
+def print_table(table):
+    """Prints a table, 80 wide at least: a narrower terminal wraps, and cuts nothing."""
+    out.width = max(out.width, 80)
+    out.print(table)
+
+
 def note(message):
     """A line for the reader, not for a pipe."""
     err.print(Text(message, style="dim"), soft_wrap=True)

@@ -17,6 +17,7 @@ from kzoo.cli.console import (
     note,
     one_line_errors,
     out,
+    print_table,
     progress,
 )
 from kzoo.cli.reports import check_kept
@@ -126,8 +127,7 @@ def evaluate(
     scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}
     if output is not None:
         _write(own, output, scores)
-    out.width = max(out.width, 80)  # a narrower terminal wraps: nothing is cut off
-    out.print(_table(preset, recipe, scores))
+    print_table(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
     if exports:

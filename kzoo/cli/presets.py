@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from kzoo.cli.console import help_text, note, one_line_errors, out
+from kzoo.cli.console import help_text, note, one_line_errors, out, print_table
 
 HELP = help_text("""
 List the presets: small models that kzoo trained and ships, which need no network.
@@ -72,9 +72,7 @@ def presets(
                 below="yellow",
             ),
         )
-    # A terminal that is narrower wraps lines: nothing is cut off.
-    out.width = max(out.width, 80)
-    out.print(table)
+    print_table(table)
 
 
 def _cell(first, second, above="", below="dim"):
