@@ -561,17 +561,15 @@ class Stack(Model):
         shares = config.pop("shares_embedding", False)
         table = config.pop("token_embedding", None)
         config["config"] = StackConfig.from_dict(config["config"])
-        stack = cls(**config)
+        table = keras.saving.deserialize_keras_object(table)
+        stack = cls(token_embedding=table, **config)
         if table is None:
             return stack
-        own, table = stack.token_embedding, keras.saving.deserialize_keras_object(table)
-
-        def form(table):
-            return table.input_dim, table.output_dim, table.dtype_policy.name
-
-        if not shares and form(table) != form(own):  # the config was edited
-            return stack
-        stack = cls(token_embedding=table, **config)
+        rows, width = stack.config.vocabulary_size, stack.config.embedding_width
+        own = rows, width, stack.dtype_policy.name
+        found = table.input_dim, table.output_dim, table.dtype_policy.name
+        if not shares and found != own:  # the config was edited
+            return cls(**config)
         stack.shares_embedding = shares and table.built
         return stack
 
