@@ -60,7 +60,7 @@ def full_float32():
             yield
         return
     with _LOCK:
-        if not _give_back[1:]:
+        if not _give_back:
             _give_back[:] = [0, _set_full_float32()]
         _give_back[0] += 1
     try:

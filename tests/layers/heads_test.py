@@ -151,16 +151,22 @@ def test_a_table_turned_for_a_loop_gives_the_same_logits():
     np.testing.assert_allclose(to_numpy(table.attend(x)), 2 * before, atol=1e-6)
 
 
+def saved_and_loaded(model, path):
+    """What a file of a functional model holds, which computes the same."""
+    perturb(model.weights)
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    x = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    return loaded
+
+
 def test_a_tied_head_is_saved_in_a_functional_model(tmp_path):
     ids = keras.Input((None,), dtype="int32")
     table = Embedding(V, D)
     head = LanguageModelHead(V, D, tied_to=table, use_bias=True, soft_cap=5.0)
     model = keras.Model(ids, head(table(ids)))
-    perturb(model.weights)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = np.array([[1, 2, 3]])
-    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    loaded = saved_and_loaded(model, tmp_path / "model.keras")
     assert len(loaded.weights) == 2  # the table, once, and the bias
 
 
@@ -175,11 +181,7 @@ def test_a_masked_head_is_saved_in_a_functional_model(tmp_path, tied):
         output_bias=False,
     )
     model = keras.Model(ids, head(table(ids)))
-    perturb(model.weights)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    x = np.array([[1, 2, 3]])
-    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+    loaded = saved_and_loaded(model, tmp_path / "model.keras")
     shapes = [[tuple(w.shape) for w in each.weights] for each in (loaded, model)]
     assert shapes[0] == shapes[1]
     assert loaded.layers[-1].get_config().keys() == head.get_config().keys()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kzoo import ops
-from kzoo.ops import array
+from kzoo.ops import accelerator, array
 
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(5, 37)).astype("float32")
@@ -88,12 +88,8 @@ def test_full_float32_keeps_24_bits_and_gives_the_setting_back():
     assert setting() == before
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="there each thread has its own")
-def test_blocks_of_two_threads_may_overlap():
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_tensor_float_32_execution(True)
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX's setting is of each thread")
+def test_blocks_of_two_threads_may_overlap(coarse):
     before, (entered, left) = setting(), (threading.Event(), threading.Event())
 
     def other():
@@ -127,11 +123,29 @@ def setting():
     return torch.get_float32_matmul_precision()
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="its setting can be asked for")
-def test_an_export_is_compared_with_exact_products(monkeypatch):
-    """In what computes Keras's side of a verification, TF32 is off."""
-    import tensorflow as tf
+@pytest.fixture
+def coarse(monkeypatch):
+    """TF32 is on, or would be on the GPU that is played."""
+    if BACKEND == "jax":
+        monkeypatch.setattr(accelerator, "xla_is_on_cpu", lambda: False)
+        yield
+        return
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
 
+        change, value = tf.config.experimental.enable_tensor_float_32_execution, True
+    else:
+        import torch
+
+        change, value = torch.set_float32_matmul_precision, "high"
+    before = setting()
+    change(value)
+    yield
+    change(before)
+
+
+def test_an_export_is_compared_with_exact_products(coarse):
+    """In what computes Keras's side of a verification, TF32 is off."""
     from kzoo.exporters import checks
     from kzoo.exporters.signatures import Argument, Function
 
@@ -148,6 +162,6 @@ def test_an_export_is_compared_with_exact_products(monkeypatch):
         outputs={"y": ("batch", "length")},
         cases=lambda random: {},
     )
-    tf.config.experimental.enable_tensor_float_32_execution(True)
+    before, exact = setting(), False if BACKEND == "tensorflow" else "highest"
     checks.reference(function, {"x": X})
-    assert seen == [False] and setting()
+    assert seen == [exact] and setting() == before != exact
