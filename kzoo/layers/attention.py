@@ -236,9 +236,10 @@ class Attention(Layer):
             item float (B, N, T, S).
 
         Raises:
-            ValueError: a mask or a bias has three axes, which could be rows or heads;
-                or there is a cache, and `causal`.
+            ValueError: a mask or a bias has three axes, which could be rows or heads; a
+                mask is of floats; or there is a cache, and `causal`.
         """
+        attention_mask = ops.as_bool(attention_mask)
         for name, given in (("attention_mask", attention_mask), ("bias", bias)):
             if given is not None and len(given.shape) == 3:
                 raise ValueError(
@@ -277,7 +278,7 @@ class Attention(Layer):
             mask = ops.expand_dims(keys, 0) <= ops.expand_dims(queries, 1)
             mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
             if not is_causal:
-                mask = mask & ops.cast(attention_mask, "bool")
+                mask = mask & attention_mask
             attention_mask = mask
 
         output, cache, weights = ops.attention(

@@ -271,11 +271,11 @@ class Stack(Model):
                 segments are given where there are none; `places` is no pair;
                 `attention_mask` has not four axes, or comes with a `padding_mask`; ids,
                 `padding_mask` or `segment_ids` have another shape, as far as it is
-                known; or `index` is not what the cache holds.
+                known; a mask is of floats; or `index` is not what the cache holds.
         """
         config = self.config
         padding_mask, memory_padding_mask, attention_mask = map(
-            as_bool, (padding_mask, memory_padding_mask, attention_mask)
+            ops.as_bool, (padding_mask, memory_padding_mask, attention_mask)
         )
         self._check_given(padding_mask, attention_mask, places)
         if config.cross_attention == (memory is None and projected is None):
@@ -572,13 +572,6 @@ class Stack(Model):
             return cls(**config)
         stack.shares_embedding = shares and table.built
         return stack
-
-
-def as_bool(mask):
-    """A mask as bool, also one of 0 and 1, as other libraries have it; `None` stays."""
-    if mask is None or "bool" in str(mask.dtype):
-        return mask
-    return ops.not_equal(mask, 0)
 
 
 def _key_mask(padding_mask):

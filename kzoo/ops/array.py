@@ -304,6 +304,25 @@ def _(graph, x, dtype):
     return graph.node("Cast", x, dtype=dtype, to=ONNX_CODES[dtype])
 
 
+def as_bool(mask):
+    """A mask as bool, also one of 0 and 1, as other libraries have it; `None` stays.
+
+    Raises:
+        ValueError: a mask of floats, which elsewhere is added to scores and means the
+            opposite.
+    """
+    dtype = "bool" if mask is None else keras.backend.standardize_dtype(mask.dtype)
+    if dtype == "bool":
+        return mask
+    if "float" in dtype:
+        raise ValueError(
+            "A mask must be bool, or 0 and 1 as integers: True where a token is real "
+            f"or may be seen. Received: {dtype}. Of a mask that is added to scores "
+            "give mask == 0, of one of 0.0 and 1.0 mask != 0."
+        )
+    return not_equal(mask, 0)
+
+
 @op
 def where(condition, x, y):
     """`x` where the condition holds, else `y`; all broadcast."""

@@ -231,7 +231,6 @@ def _fused(kernel, query, key, value, mask, scale, causal):
     """The output of `attention`, from a `fused_kernel`."""
     options, some = {"is_causal": causal}, None
     if mask is not None and not causal:
-        mask = ops.cast(mask, "bool")
         mask = ops.reshape(mask, (*(1,) * (4 - len(mask.shape)), *mask.shape))
         pairs = (*mask.shape[:2], query.shape[2], key.shape[2])
         options["mask"] = ops.broadcast_to(mask, pairs)

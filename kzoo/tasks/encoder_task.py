@@ -13,7 +13,6 @@ from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
-from kzoo.models.stack import as_bool
 from kzoo.tasks.exported import Exports
 from kzoo.tasks.forms import check_batch_size, check_no_others, is_text, number_of
 from kzoo.tasks.text_data import LearnsText
@@ -130,7 +129,7 @@ class EncoderTask(LearnsText, Exports):
                 f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
                 f"where given. Received the keys {sorted(inputs)}."
             )
-        ids, mask = inputs["token_ids"], as_bool(inputs.get("padding_mask"))
+        ids, mask = inputs["token_ids"], ops.as_bool(inputs.get("padding_mask"))
         if mask is None:
             mask = ops.not_equal(ids, self.config.pad_token_id)
         segments = inputs.get("segment_ids")

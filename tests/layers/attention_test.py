@@ -442,7 +442,7 @@ def test_a_mask_and_causal_hold_together(opset, tmp_path):
     seen = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], bool)[:, None, None]
     both = seen & np.tri(T, dtype=bool)
     expected = to_numpy(layer(X, attention_mask=both))
-    for mask in (seen, seen.astype("int32"), seen.astype("float32")):
+    for mask in (seen, seen.astype("int32")):
         got = to_numpy(layer(X, attention_mask=mask, causal=True))
         assert difference(got, expected) <= 1e-6
     model = Wrapper(layer, options={"causal": True})
@@ -455,3 +455,15 @@ def test_a_mask_without_an_axis_of_heads_is_refused():
     layer = Attention(D, B)  # as many heads as rows: it would broadcast
     with pytest.raises(ValueError, match=r"attention_mask\[:, None\].*\(2, 5, 5\)"):
         layer(X, attention_mask=SELF_MASK[:, 0])
+
+
+def test_masks_are_truths_or_0_and_1_not_floats():
+    layer = built()
+    expected = to_numpy(layer(X, attention_mask=SELF_MASK))
+    for kind in ("int32", "int64", "uint8"):
+        np.testing.assert_array_equal(
+            to_numpy(layer(X, attention_mask=SELF_MASK.astype(kind))), expected
+        )
+    added = np.where(SELF_MASK, 0.0, -1e9).astype("float32")
+    with pytest.raises(ValueError, match="Received: float32. Of a mask that is added"):
+        layer(X, attention_mask=added)

@@ -565,6 +565,14 @@ def test_ids_masks_and_segments_of_another_shape_are_refused():
         to_numpy(model(ids, padding_mask=row, segment_ids=segments)),
         to_numpy(model(ids, padding_mask=row[[0, 0]], segment_ids=ids)),
     )
+    # 0 and 1 are a mask; floats may be one that is added, which means the opposite.
+    np.testing.assert_array_equal(
+        to_numpy(model(ids, padding_mask=row[[0, 0]].astype("int64"))),
+        to_numpy(model(ids, padding_mask=row[[0, 0]])),
+    )
+    for name, shape in (("padding_mask", (2, 4)), ("attention_mask", (2, 1, 4, 4))):
+        with pytest.raises(ValueError, match="bool, or 0 and 1 .*give mask == 0, of"):
+            model(ids, **{name: np.zeros(shape, "float32")})
     for shape in ((None,), (4,)):  # what is symbolic is unknown, and fits
         inputs = [keras.Input(shape, dtype=dtype) for dtype in ("int32", "bool")]
         Encoder(stack(positions="none"))(inputs[0], padding_mask=inputs[1])
