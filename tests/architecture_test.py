@@ -26,6 +26,7 @@ CHAIN = (
     "tasks",
     "zoo",
     "cli",
+    "__main__",
 )
 # Beside the chain: what each may import. Tasks and what follows join them.
 BESIDE = {

@@ -12,6 +12,7 @@ import typer
 
 from kzoo import __version__
 from kzoo.cli import (
+    console,
     demo,
     evaluate,
     export,
@@ -88,4 +89,7 @@ def _write_any_text():
 def main():
     """What the console script runs."""
     _write_any_text()
-    app(prog_name="kzoo")
+    try:
+        console.one_line_errors(app)(prog_name="kzoo")  # its help is written, too
+    except typer.Exit as end:
+        sys.exit(end.exit_code)

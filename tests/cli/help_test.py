@@ -51,7 +51,7 @@ def test_the_version_is_the_package_s(run):
 
 def test_the_module_runs_where_the_script_is_not_installed():
     result = subprocess.run(
-        [sys.executable, "-m", "kzoo.cli", "translate", "nowhere", "x"],
+        [sys.executable, "-m", "kzoo", "translate", "nowhere", "x"],
         capture_output=True,
         text=True,
     )
@@ -89,9 +89,18 @@ def test_results_are_utf_8_in_every_locale(encoding, code, out, err):
 
 
 def test_a_closed_output_is_no_traceback():
-    command = f"{sys.executable} -m kzoo.cli presets >&-"
+    command = f"{sys.executable} -m kzoo presets >&-"
     result = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="of Linux")
+@pytest.mark.parametrize("arguments", ["--help", "train --help", "presets", ""])
+def test_an_output_that_takes_nothing_is_no_traceback(arguments):
+    command = f"{sys.executable} -m kzoo {arguments} >/dev/full"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "Error: [Errno 28] No space left on device\n"
 
 
 def _raises(error):

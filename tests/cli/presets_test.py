@@ -85,7 +85,7 @@ def test_a_damaged_preset_is_refused_by_its_file(refused, shipped):
 
 @pytest.mark.parametrize("width", ["30", "80"])
 def test_a_narrow_terminal_loses_nothing(width):
-    command = [sys.executable, "-m", "kzoo.cli", "presets"]
+    command = [sys.executable, "-m", "kzoo", "presets"]
     env = {**os.environ, "COLUMNS": width}
     shown = subprocess.run(command, env=env, capture_output=True, text=True).stdout
     found = kzoo.list_presets()

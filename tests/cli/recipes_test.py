@@ -199,7 +199,7 @@ def test_a_training_that_is_killed_gives_the_same_curve_and_weights(
 
     def start():
         return subprocess.Popen(
-            [sys.executable, "-m", "kzoo.cli", *command, "--out", folders["killed"]],
+            [sys.executable, "-m", "kzoo", *command, "--out", folders["killed"]],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -34,7 +34,7 @@ def test_standard_input_is_read_and_empty_lines_stay(run, translator):
 
 
 def test_closed_standard_streams_are_said_or_done_without(translator):
-    command = [sys.executable, "-m", "kzoo.cli", "translate", str(translator)]
+    command = [sys.executable, "-m", "kzoo", "translate", str(translator)]
     closed = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True
     )
