@@ -15,6 +15,8 @@ import numpy as np
 _LARGEST = 2**26
 _DEAD = -1
 _RUNNER = Path(__file__).with_name("regex_runner.py")
+# A class of characters, in which ^ and $ are none of those below.
+_CLASS = re.compile(r"\[\^?\]?(?:\\.|\[[^\]]*\]|[^\]\\])*\]")
 _PATIENCE = 30  # seconds; what fits a table takes less
 
 
@@ -196,11 +198,11 @@ def _regex(pattern):
         raise ValueError(
             f"constraint must be a regular expression. Received: {pattern!r}."
         )
-    if pattern.startswith("^") or pattern.endswith("$") and pattern[-2:] != r"\$":
+    if {"^", "$", r"\A", r"\z"} & {*re.findall(r"\\.|[$^]", _CLASS.sub("", pattern))}:
         raise ValueError(
             f"The whole text must match: leave out ^ and $. Received: {pattern!r}."
         )
-    found, start, finals = _built(pattern)
+    found, start, finals, mark = _built(pattern)
     numbers = {state: i for i, state in enumerate([start, *(found.keys() - {start})])}
     for state in finals:
         numbers.setdefault(state, len(numbers))
@@ -210,13 +212,19 @@ def _regex(pattern):
             if value < 256:
                 numbers.setdefault(target, len(numbers))
                 moves[numbers[state], value] = numbers[target]
-    accepting = np.zeros(len(numbers), bool)
+    accepting = np.zeros(len(numbers) + 1, bool)  # the last for -1
     accepting[[numbers[state] for state in finals]] = True
+    behind = np.arange(len(numbers))
+    for value in mark:
+        before, behind = behind, np.where(behind < 0, _DEAD, moves[behind, value])
+    # A text may end where the mark leads to the end; the mark itself it has not there.
+    accepting = accepting[behind]
+    moves[before[accepting], value] = _DEAD
     return moves, accepting
 
 
 def _built(pattern):
-    """Transitions, first state and final states, of a process that may be ended."""
+    """What `regex_runner` finds, in a process that may be ended."""
     try:
         run = subprocess.run(
             [sys.executable, "-P", str(_RUNNER)],

@@ -1,6 +1,7 @@
 """Text as it comes: what of a sequence's text will not change any more."""
 
 import itertools
+import os
 
 # Of twice so many tokens those before the last so many are no longer decoded.
 _WINDOW = 32
@@ -11,8 +12,8 @@ class TextStream:
     """Gives the text of a growing list of ids in pieces, which joined are the whole.
 
     Bytes wait until their character is whole, and what may begin a stop string until
-    it is none. Where a limit cuts a character, a decoder may take whole ones before it
-    back; these stay, and a mark stands for the part.
+    it is none. Where bytes are no character, or a limit cuts one, a decoder may take
+    whole ones before them back; these stay, and marks stand for the part.
 
     Args:
         decode: function of a list of ids to their text.
@@ -24,6 +25,7 @@ class TextStream:
         self.ids, self.pieces = [], []
         # Of the ids that are still decoded: the first one, and their text that is out.
         self.first, self.sent = 0, ""
+        self.taken_back = False  # whether the text no longer begins with what is out
 
     def push(self, ids, last=False):
         """The next piece of text, maybe empty.
@@ -33,7 +35,7 @@ class TextStream:
             last: whether none will come any more.
         """
         self.ids += ids
-        if last:  # all of it once more, to be sure
+        if last and not self.taken_back:  # all of it once more, to be sure
             self.first, self.sent = 0, "".join(self.pieces)
         text = self.decode(self.ids[self.first :])
         whole = before_stop(text, self.stops)
@@ -49,9 +51,8 @@ class TextStream:
                 default=0,
             )
             whole = whole[: len(whole) - waiting]
-        if whole.endswith(_PARTIAL) and last and not whole.startswith(self.sent):
-            whole = self._without_part(whole)
-        if not whole.startswith(self.sent):
+        new = self._behind_sent(whole)
+        if new is None:
             if last:
                 raise ValueError(
                     "The tokenizer's text of more tokens does not begin with that of "
@@ -59,23 +60,26 @@ class TextStream:
                     "tokenizer cannot stream: leave out stream=True."
                 )
             return ""
-        self.pieces.append(whole[len(self.sent) :])
+        self.pieces.append(new)
         self.sent = whole
         if not last:
             self._forget(text)
-        return self.pieces[-1]
+        return new
 
-    def _without_part(self, whole):
-        """The text with a mark for a character that the last ids are a part of.
+    def _behind_sent(self, whole):
+        """What a text has behind what is out; `None` where it begins otherwise.
 
-        Some decoders write such marks for all bytes of a run that does not end with a
+        Some decoders write a mark for every byte of a run in which one is no part of a
         character, for those that were whole and are out, too.
         """
-        for size in (1, 2, 3):
-            text = before_stop(self.decode(self.ids[:-size]), self.stops)
-            if text.startswith(self.sent):
-                return text + _PARTIAL
-        return whole
+        if whole.startswith(self.sent):
+            return whole[len(self.sent) :]
+        same = len(os.path.commonprefix([whole, self.sent]))
+        marks = len(self.sent[same:].encode())
+        if whole[same : same + marks] != _PARTIAL * marks:
+            return None
+        self.taken_back = True
+        return whole[same + marks :]
 
     def _forget(self, text):
         """Leaves out tokens whose text is out, where the others' is then the same.

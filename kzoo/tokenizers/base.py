@@ -433,7 +433,7 @@ class Tokenizer(abc.ABC):
     def _bytes(self, token_id, text):
         """The bytes of one token, given the text that the library makes of it."""
         piece = self._piece(token_id)
-        byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+        byte = re.fullmatch(r"<0x([89A-F][0-9A-F])>", piece)  # part of a character
         return bytes.fromhex(byte[1]) if byte and text != piece else text.encode()
 
     def get_config(self) -> dict:

@@ -1,5 +1,6 @@
 """Automata accept what Python's re accepts, and generation never leaves them."""
 
+import itertools
 import re
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 import kzoo
 from kzoo.generation import TokenAutomaton, streaming
+from kzoo.generation.automaton import _regex
 from kzoo.generation.streaming import TextStream
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from kzoo.tokenizers.pretrained import load_pretrained_tokenizer
@@ -122,6 +124,82 @@ def test_texts_are_accepted_that_match(tokenizer, pattern):
         assert (walk(automaton, ids, end) == len(ids)) == bool(
             re.fullmatch(pattern, text)
         )
+
+
+def drawn_pattern(random, depth):
+    """A regular expression over few characters, of one to four bytes each."""
+    kind = random.random()
+    if not depth or kind < 0.3:
+        parts = ["a", "b", "é", "😀", "[ab]", "[^a]", ".", r"\w", "ab", "[^é]"]
+        return parts[random.integers(len(parts))]
+    inner = [drawn_pattern(random, depth - 1) for _ in range(2)]
+    if kind < 0.55:
+        return "".join(inner)
+    if kind < 0.75:
+        return f"({'|'.join(inner)})"
+    ends = ["*", "+", "?", "{2}", "{1,3}", "{0,2}", "*?", "+?", "??", "{1,2}?"]
+    return f"(?:{inner[0]}){ends[random.integers(len(ends))]}"
+
+
+def test_the_automaton_of_a_pattern_accepts_what_python_matches():
+    random = np.random.default_rng(0)
+    drawn = [drawn_pattern(random, 4) for _ in range(40)]
+    tails = [
+        "(ab)+",
+        "a|ab|abb",
+        "a(bé)?",
+        "ab|ab é",
+        ".*",
+        r"\w+",
+        "[a-z]+?",
+        "",
+        "é*",
+    ]
+    tails += ["(?x) a b # those", "(?i)AB?", r"a\$?", "[$^]|a", "(?:a|ab)(?:b|)"]
+    texts = [
+        "".join(text) for n in range(5) for text in itertools.product("abé😀", repeat=n)
+    ]
+    texts += ["a$", "^", "$", "\0", "ÿ¿", "\ufffd", "A", "ab é", "a b", "\n", "aB"]
+    longest = max(len(text.encode()) for text in texts)
+    data = np.full((len(texts), longest), -1)
+    for row, text in zip(data, map(str.encode, texts), strict=True):
+        row[: len(text)] = list(text)
+    for pattern in [*drawn, *tails]:
+        moves, accepting = _regex(pattern)
+        state = np.zeros(len(texts), int)
+        for values in data.T:
+            runs = (values >= 0) & (state >= 0)
+            state = np.where(runs, moves[state, values], state)
+        found = (state >= 0) & accepting[state]
+        matches = re.compile(pattern).fullmatch
+        expected = [matches(text) is not None for text in texts]
+        differ = np.flatnonzero(found != expected)
+        assert not len(differ), (pattern, [texts[i] for i in differ[:5]])
+
+
+def test_an_anchor_is_refused_wherever_it_stands():
+    for pattern in ("^a", "a$", "(a$|b)", r"(\Aa|b)", r"a\z", "[$]$"):
+        with pytest.raises(ValueError, match="The whole text must match: leave out"):
+            _regex(pattern)
+    for pattern in ("a)(b", "a)|(b", "(", "[b-a]", r"a\b"):
+        with pytest.raises(ValueError, match="is no regular expression that can be"):
+            _regex(pattern)
+
+
+def test_bytes_of_pieces_are_what_the_decoder_writes(tmp_path):
+    # Some write no space at the start of a text, also of a space's own byte.
+    for name in ("llama_spm", "llama_prepend", "llama_metaspace"):
+        (tmp_path / name).mkdir()
+        tokenizer = golden_tokenizer(name, tmp_path / name)
+        pieces = ["<0x20>", "<0x41>", "a", "<0x0A>", "▁man"]
+        ids = [tokenizer.token_id(piece) for piece in pieces]
+        automaton = TokenAutomaton.for_tokenizer(tokenizer, " [a-z]+")
+        random = np.random.default_rng(0)
+        for _ in range(100):
+            row = random.choice(ids, random.integers(1, 5)).tolist()
+            (text,) = tokenizer.decode([row])
+            matched = walk(automaton, row, tokenizer.end_token_id) == len(row)
+            assert matched == bool(re.fullmatch(" [a-z]+", text)), text
 
 
 def test_no_state_is_a_dead_end(tokenizer):
@@ -240,6 +318,12 @@ def test_results_match_the_pattern(make):
             PROMPTS, constraint="(ab|cd){1,3}d?", max_new_tokens=12, **options
         )
         assert all(re.fullmatch("(ab|cd){1,3}d?", text) for text in texts)
+    # All that matches may come, also behind a part that does.
+    for pattern, text in (
+        ("(ab)+", "ababab"), ("a|ab|abcd", "abcd"), ("a(bc)?d*", "abcdd")
+    ):  # fmt: skip
+        found = model.generate("a", constraint=pattern, forced_prefix=text)
+        assert found.startswith(text) and re.fullmatch(pattern, found)
     few = model.generate(
         PROMPTS,
         constraint="ab|cd",
@@ -422,7 +506,28 @@ def test_a_character_that_the_limit_cuts_takes_none_back(tmp_path):
         stream = TextStream(decode)
         pieces = [stream.push([i]) for i in cut[:-1]]
         pieces.append(stream.push(cut[-1:], last=True))
-        assert "".join(pieces) == "a😀\ufffd"
+        assert "".join(pieces) == "a😀" + "\ufffd" * (4 - size)
+
+
+@pytest.mark.parametrize("name", ["llama_spm", "llama_prepend", "llama_metaspace"])
+def test_bytes_that_are_no_character_take_none_back_either(name, tmp_path):
+    tokenizer = golden_tokenizer(name, tmp_path)
+
+    def decode(ids):
+        return tokenizer.decode([ids])[0]
+
+    pieces = "a <0x0A> <0xF0> ▁man ▁man <0xC3> <0xA9> <0xA9> a".split()
+    ids = [tokenizer.token_id(piece) for piece in pieces]
+    written = b"a\n\xf0 man man\xc3\xa9\xa9a"
+    assert decode(ids) != written.decode(errors="replace")  # a line and é are lost
+    # The last is so long that its start is not decoded again.
+    for count in (9, 8, 180):
+        now = (ids * 20)[:count]
+        stream = TextStream(decode)
+        found = [stream.push([i]) for i in now[:-1]]
+        found.append(stream.push(now[-1:], last=True))
+        expected = written * 20 if count == 180 else written[: len(written) - 9 + count]
+        assert "".join(found) == expected.decode(errors="replace")
 
 
 def test_a_decoder_that_takes_text_back_cannot_stream():
