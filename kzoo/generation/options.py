@@ -267,8 +267,10 @@ class SearchOptions:
 
         What is given wins, also over defaults that it contradicts: those of sampling
         where beams are asked for, and the other way round; a search that knows its
-        prompts does the same with `max_length`. Stop tokens add up: those of a model
-        are its ends.
+        prompts does the same with `max_length`; ids that are forced or banned, and
+        places beyond `max_new_tokens`. What only a tokenizer tells, such as the length
+        of a forced string, is an error as between a caller's own. Stop tokens add up:
+        those of a model are its ends.
 
         Args:
             defaults: dict of options, such as `task.search_defaults`.
@@ -279,12 +281,10 @@ class SearchOptions:
             value = given.get(name)
             if isinstance(value, numbers.Real) and holds(value):
                 kept = {n: value for n, value in kept.items() if n not in others}
-        if given.get("forced_prefix") is not None and "forced_tokens" in kept:
-            last = {p: t for p, t in kept["forced_tokens"].items() if p == -1}
-            kept["forced_tokens"] = last
         limit = given.get("max_new_tokens")
         if _is_int(limit) and "min_new_tokens" in kept:
             kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit - 1, 0))
+        kept = _without_contradiction(kept, given)
         least = given.get("min_new_tokens")
         if _is_int(least) and (kept.get("max_new_tokens") or math.inf) <= least:
             del kept["max_new_tokens"]
@@ -550,6 +550,37 @@ def _check_room(length, limit):
         raise ValueError(
             f"max_new_tokens={limit} is less than the {length} tokens that are forced."
         )
+
+
+def _without_contradiction(kept, given):
+    """Defaults without what is forced, banned or stops otherwise than a caller says."""
+    forced, prefix = given.get("forced_tokens"), given.get("forced_prefix")
+    forced = forced if isinstance(forced, Mapping) else {}
+    if set(forced) - {-1}:
+        kept.pop("forced_prefix", None)
+    if "forced_tokens" in kept:
+        limit, banned = given.get("max_new_tokens"), _ids_in(given.get("banned_tokens"))
+        places = 0 if prefix is not None else limit if _is_int(limit) else math.inf
+        kept["forced_tokens"] = {
+            place: token
+            for place, token in kept["forced_tokens"].items()
+            if place < places and token not in banned
+        }
+    if "banned_tokens" in kept:
+        chosen = _ids_in(forced.values()) | _ids_in(prefix)
+        kept["banned_tokens"] = [
+            token for token in _stops(kept["banned_tokens"]) if token not in chosen
+        ]
+    if isinstance(given.get("constraint"), TokenAutomaton):
+        kept.pop("stop", None)
+    return kept
+
+
+def _ids_in(values):
+    """The ids in what a caller gave, which may be rows of ids, texts, or wrong."""
+    if isinstance(values, (str, bytes)) or not np.iterable(values):
+        return {int(values)} if _is_int(values) else set()
+    return set().union(*map(_ids_in, values))
 
 
 def _stops(stops):

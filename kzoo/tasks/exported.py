@@ -324,12 +324,12 @@ class ExportsGeneration(Exports):
             inputs[prompt] = ops.required(inputs[prompt], some, message)
         decoder, limit = self.config.decoder, inputs["max_new_tokens"]
         if decoder.positions == "learned":
-            used, places = limit, decoder.max_sequence_length
+            places = room = decoder.max_sequence_length
             if not self.config.encoder:
                 real = ops.not_equal(inputs[prompt], self.config.pad_token_id)
-                used = limit + ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
+                room = places - ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
             message = f"prompt and max_new_tokens must fit into {places} positions"
-            inputs["max_new_tokens"] = ops.required(limit, used <= places, message)
+            inputs["max_new_tokens"] = ops.required(limit, limit <= room, message)
         return inputs
 
     def _axis(self, name):

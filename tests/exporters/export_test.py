@@ -819,6 +819,23 @@ def test_an_artifact_refuses_more_than_the_learned_positions(tmp_path):
         session.run(None, feed | {"max_new_tokens": np.array(5)})
 
 
+@pytest.mark.tensorflow
+def test_a_saved_model_refuses_the_largest_number_too(tmp_path):
+    import tensorflow as tf
+
+    model = make(
+        kzoo.CausalLM, positions="learned", max_sequence_length=8, num_layers=1
+    )
+    model.export(tmp_path / "model", format="tf_saved_model", functions="generate")
+    generate = tf.saved_model.load(tmp_path / "model").signatures["generate"]
+    feed = model.search_inputs(max_new_tokens=2)
+    feed["token_ids"] = np.array([[5]], "int32")
+    for limit in (8, 2**31 - 1):
+        given = feed | {"max_new_tokens": np.array(limit, "int32")}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="fit into 8 pos"):
+            generate(**{name: tf.constant(value) for name, value in given.items()})
+
+
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_every_function_says_how_many_ids_it_reads(tmp_path, kind):
     model = make(kind, positions="learned", max_sequence_length=8, num_layers=1)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from kzoo.generation import as_defaults
+from kzoo.generation import SearchOptions, TokenAutomaton, as_defaults
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,41 @@ def test_defaults_are_of_the_types_that_json_has(name, value, expected):
     found = as_defaults({name: value, **needed})[name]
     assert found == expected and type(found) is type(expected)
     json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "given", "kept"),
+    [
+        ({"forced_prefix": [5]}, {"forced_tokens": {0: 6}}, {"forced_prefix": None}),
+        ({"forced_prefix": [5]}, {"forced_tokens": {-1: 6}}, {"forced_prefix": [5]}),
+        (
+            {"forced_tokens": {0: 4, -1: 2}},
+            {"forced_prefix": [5]},
+            {"forced_tokens": {-1: 2}},
+        ),
+        (
+            {"forced_tokens": {1: 4, 3: 6}},
+            {"max_new_tokens": 2},
+            {"forced_tokens": {1: 4}},
+        ),
+        (
+            {"forced_tokens": {0: 4, 1: 5}},
+            {"banned_tokens": (5,)},
+            {"forced_tokens": {0: 4}},
+        ),
+        (
+            {"banned_tokens": [6, 7, "a"]},
+            {"forced_prefix": [[6], [8]]},
+            {"banned_tokens": [7, "a"]},
+        ),
+        ({"banned_tokens": 6}, {"forced_tokens": {2: 6}}, {"banned_tokens": []}),
+        ({"stop": "a"}, {"constraint": TokenAutomaton([[0, 1]])}, {"stop": ()}),
+    ],
+)
+def test_what_a_caller_says_wins_over_a_default_that_contradicts(defaults, given, kept):
+    options = SearchOptions.over(as_defaults(defaults), given)
+    for name, value in {**given, **kept}.items():
+        assert getattr(options, name) == value, name
 
 
 @pytest.mark.parametrize(
