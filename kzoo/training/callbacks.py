@@ -1,5 +1,6 @@
 """Callbacks: resume a killed training exactly, average epochs or keep the best."""
 
+import functools
 import json
 import math
 import os
@@ -32,9 +33,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     A training that is killed and started again with the same call ends with the same
     weights as one that was not: the file holds the weights, the optimizer's state,
-    the seeds of dropout, the epoch, and what `stateful` objects give. The data order
-    of an epoch must depend on the epoch or on a `stateful` object: `fit(shuffle=True)`
-    on arrays draws a new order from the global generator and is not repeatable.
+    the seeds of dropout, on torch its global generators, the epoch, and what `stateful`
+    objects give. The data order of an epoch must depend on the epoch or on a `stateful`
+    object: `fit(shuffle=True)` on arrays draws a new order from the global generator
+    and is not repeatable.
 
     A file is complete or not there: it is written beside, flushed and renamed, so a
     kill or a full disk leaves the previous one. The epoch of `fit` is restored too;
@@ -80,6 +82,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             _check_config(self.path, meta, model)
             for i, variable in enumerate(self._variables()):
                 variable.assign(read(i))
+        _set_generators(meta.get("generators", {}))
         for name, thing in self.stateful.items():
             thing.set_state(meta["stateful"][name])
         # The attribute that Keras's own BackupAndRestore sets for every trainer.
@@ -101,6 +104,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                 "epoch": epoch + 1,
                 "stateful": {k: v.get_state() for k, v in self.stateful.items()},
                 "config": _config(self.model),
+                "generators": _generators(),
             },
         )
 
@@ -328,6 +332,39 @@ class EpochHistory(keras.callbacks.Callback):
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path, rows)
+
+
+def _torch_generators():
+    """(name, reading, setting) of torch's global generators, which dropout draws from.
+
+    Other backends draw from seeds, which are variables.
+    """
+    if keras.backend.backend() != "torch":
+        return
+    import torch
+
+    yield "cpu", torch.get_rng_state, torch.set_rng_state
+    for i in range(torch.cuda.device_count()):
+        reading = functools.partial(torch.cuda.get_rng_state, i)
+        setting = functools.partial(torch.cuda.set_rng_state, device=i)
+        yield f"cuda:{i}", reading, setting
+    if torch.backends.mps.is_available():
+        yield "mps", torch.mps.get_rng_state, torch.mps.set_rng_state
+
+
+def _generators():
+    """The states of the global generators by name, as JSON holds them."""
+    states = {name: read() for name, read, _ in _torch_generators()}
+    return {name: state.numpy().tobytes().hex() for name, state in states.items()}
+
+
+def _set_generators(states):
+    for name, _, set_state in _torch_generators():
+        if name in states:
+            import torch
+
+            state = np.frombuffer(bytes.fromhex(states[name]), np.uint8)
+            set_state(torch.from_numpy(state.copy()))
 
 
 # Fields of a config that may change: the function a model computes does not.

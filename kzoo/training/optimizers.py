@@ -20,6 +20,11 @@ class Adam(keras.optimizers.Adam):
     stands twice in a batch its gradients are summed before they are squared, as on
     every backend but Keras's TensorFlow.
 
+    Weights of 16 bits, as `dtype="bfloat16"` gives them, have a state and a step in
+    float32; in 16 bits `beta_2` is 1 and no weight moves. What is less than half the
+    distance to the next number is still lost of every step: `"mixed_bfloat16"` has
+    weights in float32, and trains as they do.
+
     With `gradient_accumulation_steps` n, n batches count as the mean of their
     gradients. That is the gradient of one batch n times as large where all of them
     have equally many targets: the mean of means over tokens is not the mean over all.
@@ -62,6 +67,22 @@ class Adam(keras.optimizers.Adam):
         """The arguments of `__init__`."""
         return {**super().get_config(), "layer_decay": self.layer_decay}
 
+    def add_variable_from_reference(
+        self, reference_variable, name=None, initializer="zeros"
+    ):
+        """Creates the state of one variable, in float32 for one of 16 bits."""
+        if "16" not in str(reference_variable.dtype):
+            return super().add_variable_from_reference(
+                reference_variable, name=name, initializer=initializer
+            )
+        return self.add_variable(
+            shape=reference_variable.shape,
+            initializer=initializer,
+            dtype="float32",
+            name=f"{reference_variable.path.replace('/', '_')}_{name or 'var'}",
+            layout=getattr(reference_variable, "_layout", None),
+        )
+
     def _scale(self, variable):
         return self._scales[self._get_variable_index(variable)]
 
@@ -85,6 +106,8 @@ class Adam(keras.optimizers.Adam):
         """Updates a variable with its gradient."""
         if self.layer_decay is not None:
             learning_rate = learning_rate * self._scale(variable)
+        if "16" in str(variable.dtype):
+            return self._step_in_float32(gradient, variable, learning_rate)
         if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
@@ -104,6 +127,24 @@ class Adam(keras.optimizers.Adam):
             grad=tf.convert_to_tensor(gradient),
         )
 
+    def _step_in_float32(self, gradient, variable, learning_rate):
+        """Keras's step, of a variable of 16 bits."""
+        ops, index = keras.ops, self._get_variable_index(variable)
+        gradient = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        rate, step = (
+            ops.cast(x, "float32") for x in (learning_rate, self.iterations + 1)
+        )
+        m, v = self._momentums[index], self._velocities[index]
+        self.assign_add(m, (gradient - m) * (1 - self.beta_1))
+        self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
+        if self.amsgrad:
+            most = self._velocity_hats[index]
+            self.assign(most, ops.maximum(most, v))
+            v = most
+        rate = rate * ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
+        new = ops.cast(variable, "float32") - rate * m / (ops.sqrt(v) + self.epsilon)
+        self.assign(variable, ops.cast(new, variable.dtype))
+
     def _clip_gradients(self, grads):
         """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
         if self.clipnorm or not self.global_clipnorm or not _on_plain_tensorflow():
@@ -111,7 +152,7 @@ class Adam(keras.optimizers.Adam):
         import tensorflow as tf
 
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]
-        halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
+        halves = [tf.nn.l2_loss(tf.cast(gradient, "float32")) for gradient in grads]
         norm = tf.sqrt(2 * tf.add_n(halves))
         # An infinite norm makes the scale NaN, as a NaN does.
         scale = self.global_clipnorm / norm + (norm - norm)

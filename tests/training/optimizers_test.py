@@ -36,6 +36,41 @@ def test_equals_the_definition():
     )
 
 
+@pytest.mark.parametrize("options", [dict(), dict(amsgrad=True), dict(clipnorm=1.0)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_16_bits_take_the_steps_of_float32(dtype, options):
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(20, 5, 3)).astype("float32")
+    found = []
+    for kind in (dtype, "float32"):
+        # Multiples of 1/8, and gradients that both dtypes have.
+        variable = keras.Variable(np.zeros((5, 3)), dtype=kind)
+        optimizer = Adam(0.01, **options)
+        for gradient in gradients:
+            gradient = keras.ops.cast(keras.ops.cast(gradient, dtype), kind)
+            optimizer.apply([gradient], [variable])
+        found.append(keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32")))
+        assert {str(m.dtype) for m in optimizer._velocities} == {"float32"}
+    assert np.abs(found[1]).min() > 1e-4
+    np.testing.assert_allclose(*found, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_of_16_bits_trains(dtype):
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    )
+    config = model.get_config()
+    for layer in config["layers"]:
+        layer["config"]["dtype"] = dtype
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential.from_config(config)
+    model.compile(Adam(0.01, global_clipnorm=1.0), "mse")
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    losses = model.fit(x, x[:, :1] * x[:, 1:2], epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
 @pytest.mark.parametrize(
     "options",
     [
