@@ -12,12 +12,17 @@ from pathlib import Path
 def replacing(path):
     """A place beside a file; what is written there takes the file's place in the end.
 
-    When that fails, the file is as it was, and nothing is left beside it.
+    When that fails, the file is as it was, and nothing is left beside it. A link stays
+    one, to a file with the new content; a device or a pipe is written to as it is.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    whole = path.resolve()
+    if whole.exists() and not whole.is_file():
+        yield path
+        return
+    partial = whole.with_name(f".{whole.name}.partial")
     try:
         yield partial
-        partial.replace(path)
+        partial.replace(whole)
     except OSError as error:
         # A full disk's error names none, and what is beside is gone in the end.
         if error.errno is not None and error.filename in (None, str(partial)):

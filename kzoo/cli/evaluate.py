@@ -193,7 +193,7 @@ def _table(preset, recipe, scores):
         ("value", "right"),
         ("95 % interval", "right"),
     ):
-        table.add_column(name, justify=justify, no_wrap=True)
+        table.add_column(name, justify=justify, overflow="fold")
     for test, found in scores["tests"].items():
         for number, (name, row) in enumerate(found["measures"].items()):
             main = recipe.evaluation.main == (test, name)
@@ -223,6 +223,8 @@ def _number(value):
     """Percentages and perplexities with two digits, rates and losses with four."""
     if value is None:
         return "not defined"
+    if abs(value) >= 1e6:  # of a model that has learned nothing
+        return f"{value:.3e}"
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 

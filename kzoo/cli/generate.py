@@ -43,7 +43,7 @@ def _text(task, before, after, options):
 
 
 def _parts(task, before, after):
-    start, whole = task.tokenizer.decode([before, before + after])
+    start, whole = task.decode([before, before + after])
     return start, whole.removeprefix(start)
 
 

@@ -109,7 +109,7 @@ def train(
             help="Instead: a share of DATA that is held out; 0 for none.",
             min=0.0,
             max=0.5,
-            show_default="0.05, at most 2000 examples",
+            show_default="0.05, or about 2000 examples if that is less",
             rich_help_panel=_DATA,
         ),
     ] = None,

@@ -103,16 +103,8 @@ class FineTunes(keras.Model):
             >>> classifier.fit(texts, labels)
             >>> classifier.save_lora("adapters.safetensors")
         """
-        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-            raise ValueError(f"rank must be a positive int. Received: {rank!r}.")
-        if alpha is not None:
-            number = isinstance(alpha, numbers.Real) and not isinstance(alpha, bool)
-            if not (number and math.isfinite(alpha)):
-                raise ValueError(
-                    "alpha must be a finite number, or None for the rank. Received: "
-                    f"{alpha!r}."
-                )
-            alpha = float(alpha)
+        _check_lora(rank, alpha)
+        alpha = None if alpha is None else float(alpha)
         layers, named = self._lora_layers(), self.named_variables()
         chosen = matching(pattern, layers, "layer that can have LoRA")
         twice = [path for path in chosen if layers[path].lora_enabled]
@@ -238,6 +230,8 @@ class FineTunes(keras.Model):
         """
         if not described:
             return
+        for options in described["lora"].values():
+            _check_lora(options["rank"], options["alpha"])
         layers, frozen = self._lora_layers(), set(described["frozen"])
         unknown = set(described["lora"]) - set(layers)
         for path in set(described["lora"]) - unknown:
@@ -311,6 +305,17 @@ class FineTunes(keras.Model):
     def _forget_functions(self):
         """Has Keras compile its functions again."""
         self.train_function = self.test_function = self.predict_function = None
+
+
+def _check_lora(rank, alpha):
+    """Raises `ValueError` where adapters cannot have these numbers."""
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise ValueError(f"rank must be a positive int. Received: {rank!r}.")
+    number = isinstance(alpha, numbers.Real) and not isinstance(alpha, bool)
+    if alpha is not None and not (number and math.isfinite(alpha)):
+        raise ValueError(
+            f"alpha must be a finite number, or None for the rank. Received: {alpha!r}."
+        )
 
 
 def matching(patterns, paths, kind):

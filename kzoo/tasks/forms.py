@@ -92,7 +92,10 @@ def columns_of(element):
     def column(part):
         if isinstance(part, tuple):  # pairs of strings
             return list(zip(*map(column, part), strict=True))
-        values = np.ravel(np.asarray(part)).tolist()
+        values = np.asarray(part)
+        if values.dtype.kind == "f" and values.ndim == 2 and values.shape[1] > 1:
+            return list(values)  # distributions, or vectors
+        values = np.ravel(values).tolist()
         return [v.decode("utf-8") if isinstance(v, bytes) else v for v in values]
 
     parts = element if isinstance(element, tuple) else (element,)

@@ -194,7 +194,7 @@ class Generates(Task):
             if progress:
                 progress(len(rows))
         if texts:
-            flat = iter(self._texts([ids for row in results for ids in row]))
+            flat = iter(self.decode([ids for row in results for ids in row]))
             results = [
                 [before_stop(next(flat), options.stop) for _ in row] for row in results
             ]
@@ -461,13 +461,22 @@ class Generates(Task):
         logits = "logits, or what processors made of them," if processed else "logits"
         self._explain_numbers("generated", logits if overflows else None)
 
-    def _texts(self, rows):
-        """The strings of ids, of which those beyond the tokenizer's write nothing."""
+    def decode(self, rows):
+        """The strings of ids, of which those beyond the tokenizer's write nothing.
+
+        A model's table may be larger than its tokenizer, padded to a round number.
+
+        Args:
+            rows: a list of lists of int.
+
+        Returns:
+            A list of strings.
+        """
         size = self.tokenizer.vocabulary_size
         return self.tokenizer.decode([[i for i in row if i < size] for row in rows])
 
     def _decoded(self, ids):
-        return self._texts([ids])[0]
+        return self.decode([ids])[0]
 
     @property
     def prompt_mask(self):

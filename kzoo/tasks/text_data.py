@@ -539,7 +539,7 @@ class LearnsText(Task):
                     f"or (source, target, weight). Received elements of {spec}."
                 )
             example = self._one_element(spec)
-            flat = tf.nest.flatten(example)
+            flat, widths = tf.nest.flatten(example), _widths(example)
 
             def numpy_encode(*parts):
                 columns = columns_of(tf.nest.pack_sequence_as(spec, parts))
@@ -551,6 +551,8 @@ class LearnsText(Task):
                 )
                 for part, array in zip(parts, flat, strict=True):
                     part.set_shape([None] * array.ndim)
+                    if array.dtype.kind == "f" and {*array.shape[1:]} == widths:
+                        part.set_shape([None, *array.shape[1:]])
                 return tf.nest.pack_sequence_as(example, parts)
 
             return dataset.map(encode, num_parallel_calls=1)
@@ -569,7 +571,8 @@ class LearnsText(Task):
             from kzoo.data import open_tf_data
 
             # Keras would take the lengths of the first two batches for those of all.
-            return open_tf_data(lambda: iter(batches), next(iter(batches)))
+            example = next(iter(batches))
+            return open_tf_data(lambda: iter(batches), example, _widths(example))
         return dataset
 
     def _tokenized_element(self, element):
@@ -584,6 +587,11 @@ class LearnsText(Task):
         x, *others = (*self.one_example, [1.0])[: len(parts)]
         if isinstance(parts[0], tuple):
             x = [("a",) * len(parts[0])]
+        for i, part in enumerate(parts[1:]):
+            if part.dtype.is_floating and part.shape.rank == 2 and part.shape[1] != 1:
+                # A distribution, or a vector: without its length nothing is known.
+                count = part.shape[1] or 1
+                others[i] = [np.full(count, 1 / count)]
         return self._encoded([x, *others])
 
     def _encode(self, texts, before=(), behind=()):
@@ -671,3 +679,10 @@ def _end_of_data(options):
         ):
             warnings.filterwarnings("ignore", "Your input ran out of data")
         yield
+
+
+def _widths(element):
+    """How long the targets of an element are, where they are vectors: float (B, C)."""
+    y = element[1] if isinstance(element, tuple) and len(element) > 1 else None
+    vectors = isinstance(y, np.ndarray) and y.dtype.kind == "f" and y.ndim == 2
+    return {y.shape[1]} if vectors and y.shape[1] > 1 else set()

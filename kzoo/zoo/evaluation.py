@@ -325,7 +325,7 @@ def _translation(recipe, examples, translations):
     scores = {}
     for name, metric, texts, before in (
         ("bleu", sacrebleu.BLEU(), (translations, references), ""),
-        ("chrf", sacrebleu.CHRF(), (translations, references), ""),
+        ("chrf", _chrf(sacrebleu), (translations, references), ""),
         *_papers(sacrebleu, recipe, translations, references),
     ):
         score = metric.corpus_score(texts[0], [texts[1]], n_bootstrap=SAMPLES)
@@ -333,6 +333,19 @@ def _translation(recipe, examples, translations):
         mean, half = score._mean, score._ci  # public only as text
         scores[name] = _row(score.score, (mean - half, mean + half), signature)
     return scores
+
+
+def _chrf(sacrebleu):
+    class CHRF(sacrebleu.CHRF):
+        """As it is, but that a score is a float, also numpy's.
+
+        Of resamples without any match it is Python's, and Python takes no mean of both.
+        """
+
+        def _compute_f_score(self, statistics):
+            return float(super()._compute_f_score(statistics))
+
+    return CHRF()
 
 
 def _papers(sacrebleu, recipe, translations, references):

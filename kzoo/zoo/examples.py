@@ -167,10 +167,9 @@ def _part(recipe, folder, part):
         return examples
     whole = examples[0] if recipe.data.format == "running" else examples
     shares = {"validation": out.validation, "test": out.test}
-    if out.at_most is not None:
-        most = out.at_most / len(whole)
-        shares = {name: min(share, most) for name, share in shares.items()}
+    most = len(whole) if out.at_most is None else out.at_most
     if out.by == "hash":
+        shares = {name: min(share, most / len(whole)) for name, share in shares.items()}
         targets = recipe.task not in (*_UNSUPERVISED, "seq2seq_lm")  # no texts
         texts = 1 if isinstance(whole[0], str) else len(whole[0]) - targets
         if out.side >= texts:
@@ -178,10 +177,18 @@ def _part(recipe, folder, part):
                 f"[data.hold_out] side: expected a number below {texts}, how many "
                 f"texts an example has. Received: {out.side}."
             )
-        parts = split_examples(whole, **shares, seed=out.seed, side=out.side)
+        options = dict(**shares, seed=out.seed, side=out.side)
+        if recipe.data.format == "tagged":  # a sentence is a list of words
+            texts = [(" ".join(words), i) for i, (words, _) in enumerate(whole)]
+            parts = split_examples(texts, **options)
+            parts = {n: [whole[i] for _, i in rows] for n, rows in parts.items()}
+        else:
+            parts = split_examples(whole, **options)
     else:
         begins = int(len(whole) * (1 - shares["test"]))
         ends = int(len(whole) * (1 - sum(shares.values())))
+        last, begins = begins - ends, max(begins, len(whole) - most)
+        ends = begins - min(last, most)
         parts = {
             "train": whole[:ends],
             "validation": whole[ends:begins],

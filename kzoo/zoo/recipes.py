@@ -119,7 +119,8 @@ class HoldOut:
         by: `"hash"` of a text, so that equal texts are in one part; or `"end"`, the
             last examples, or the end of running text: the test set is the very last.
         side: which text is hashed, from 0, such as 0 for the source.
-        at_most: the most examples of a share.
+        at_most: the most examples of a share; by hash the number expected at most,
+            from which the hashes of texts differ by its root or so.
         seed: another number gives other parts.
     """
 

@@ -113,6 +113,11 @@ class Run:
         self.task = self._begun() if begun else self._task(self._tokenizer())
         _keep_tokenizer(self.task.tokenizer, self._work / _TOKENIZER)
         self.tokenizer = self.task.tokenizer
+        if recipe.training.word_dropout and self.tokenizer.unknown_token_id is None:
+            raise RecipeError(
+                "[training] word_dropout: expected a tokenizer with an unknown token, "
+                f"which pieces become. That of {recipe.model.preset!r} has none."
+            )
         if recipe.training.embeddings == "tf_idf":
             begin_with_tf_idf(self.task, texts_of(recipe, train_examples), recipe.seed)
 
@@ -514,7 +519,8 @@ def begin_with_tf_idf(task, texts, seed=0):
     pieces = np.concatenate([np.unique(ids) for ids in tokenizer.encode(texts)])
     counts = np.bincount(pieces.astype(int), minlength=tokenizer.vocabulary_size)
     length = np.log(len(texts) / (1 + counts))
-    length[[tokenizer.start_token_id, tokenizer.end_token_id]] = 0.1
+    around = tokenizer.start_token_id, tokenizer.end_token_id
+    length[[i for i in around if i is not None]] = 0.1
     table = task.encoder.token_embedding.embeddings
     directions = np.random.default_rng(seed).normal(size=table.shape)
     directions /= table.shape[1] ** 0.5 * task.encoder.config.embedding_scale

@@ -209,6 +209,25 @@ def test_what_is_not_given_is_as_the_model_says(
 
 
 @pytest.mark.parametrize("command", ["translate", "generate"])
+def test_ids_beyond_the_tokenizer_write_nothing(run, tmp_path, command):
+    tokenizer = kzoo.FastTokenizer.train(["abc"], 20, algorithm="character")
+    kind = kzoo.Seq2SeqLM if command == "translate" else kzoo.CausalLM
+    architecture = "encoder_decoder" if command == "translate" else "decoder"
+    config = kzoo.ModelConfig.from_size("tiny", architecture, 500, num_layers=1)
+    kind(config, tokenizer).save_folder(tmp_path / "padded")
+    task = load_task(tmp_path / "padded")
+    drawn = dict(temperature=1.0, seed=1, max_new_tokens=6)
+    prompts = [[[5, 6]], "abc"]
+    new, text = (task.generate(prompt, **drawn) for prompt in prompts)
+    assert max(new[0]) >= tokenizer.vocabulary_size
+    options = ["--temperature", 1, "--seed", 1, "--max-new-tokens", 6]
+    for how in ([], ["--stream"]):
+        result = run(command, tmp_path / "padded", "abc", *options, *how)
+        assert result.exit_code == 0
+        assert result.stdout.strip("\n") == ("abc" * (command == "generate")) + text
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
 def test_a_stream_shows_the_same_text(run, refused, translator, writer, command):
     folder = translator if command == "translate" else writer
     for options in ([], ["--stop", "b"], ["--prefix", "bad"]):

@@ -272,6 +272,20 @@ def test_a_folder_and_a_keras_file_load_back_as_they_were(tmp_path, policy):
         np.testing.assert_allclose(values(from_file)[name], value, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changes", [dict(alpha="x"), dict(alpha=[1]), dict(alpha=True), dict(rank=0)]
+)
+def test_a_folder_whose_adapters_have_no_numbers_is_refused(tmp_path, changes):
+    task = classifier()
+    task.enable_lora(2)
+    task.save_folder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["fine_tuning"]["lora"][QUERY].update(changes)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"{[*changes][0]} must be a"):
+        load_task(tmp_path)
+
+
 def test_weights_of_adapters_are_merged_where_there_are_none(tmp_path):
     path = tmp_path / "task.weights.h5"
     task, plain = classifier(), classifier()

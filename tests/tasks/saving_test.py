@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import kzoo
-from kzoo.files import replacing
+from kzoo.files import replacing, write_text
 from kzoo.tasks import load_task
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
@@ -302,6 +303,25 @@ def test_a_name_is_never_missing_while_a_folder_is_replaced(tmp_path, monkeypatc
     assert seen and all(seen)
     assert load_task(tmp_path).pooling == "mean"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
+    target, link = tmp_path / "folder" / "file", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for text in ("new", "newer"):  # there is nothing behind it at first
+        write_text(link, text)
+        assert link.is_symlink() and target.read_text() == text
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_text(pipe, "through")
+    reader.join(timeout=30)
+    assert read == ["through"] and pipe.is_fifo()
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path / "folder", "no file")
 
 
 def test_an_error_keeps_its_words_and_has_a_name_where_it_lacks_one(tmp_path):

@@ -452,6 +452,15 @@ def test_distributions_are_targets_of_texts():
     classifier.fit(texts, targets, epochs=40, batch_size=16, verbose=0)
     _, found = classifier.classify(["a man", "a dog"], return_probabilities=True)
     np.testing.assert_allclose(found, targets[:2], atol=0.1)
+    losses = classifier.evaluate(texts, targets, verbose=0)
+    grain = pytest.importorskip("grain")
+    pairs = grain.MapDataset.source(list(zip(texts, targets, strict=True)))
+    assert classifier.evaluate(pairs.batch(4), verbose=0) == pytest.approx(losses, 1e-4)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((texts, targets)).batch(4)
+        assert classifier.evaluate(data, verbose=0) == pytest.approx(losses, 1e-4)
 
 
 def test_distributions_beside_labels_count_by_their_best_class():

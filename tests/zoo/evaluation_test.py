@@ -176,6 +176,19 @@ def test_bleu_is_given_as_sacrebleu_and_as_papers_have_it():
         assert row["low"] < row["value"] < row["high"]
 
 
+def test_a_translator_that_has_learned_next_to_nothing_has_scores():
+    # In some draws nothing is right at all, in others something is.
+    pytest.importorskip("sacremoses")
+    examples = [("source", text) for text in ("abc def", "qqq", "qqq")]
+    found = ["abc def", "x", "x"]
+    scores = evaluation.measures(recipe_of("multi30k-en-de"), examples, found)
+    references = [text for _, text in examples]
+    expected = sacrebleu.corpus_chrf(found, [references])
+    assert scores["chrf"]["value"] == pytest.approx(expected.score)
+    assert "nc:6" in scores["chrf"]["signature"]
+    assert scores["chrf"]["low"] < expected.score < scores["chrf"]["high"]
+
+
 def test_measures_are_those_that_the_recipe_asks_for():
     examples = [(["a"], ["O"]), (["b"], ["B-PER"])]
     found = [["O"], ["B-PER"]]

@@ -384,6 +384,39 @@ def test_weights_that_no_loss_has_seen_are_looked_at(moods, tmp_path, validation
     training.train(lower, tmp_path, tmp_path / "out")
 
 
+def test_tagged_sentences_are_held_out_by_their_words(tmp_path):
+    rows = [f"w{i % 60}\tO\nx\t{['O', 'B-X'][i % 2]}\n\n" for i in range(180)]
+    (tmp_path / "tagged.tsv").write_text("".join(rows))
+    values = tomllib.loads(MOODS)
+    values |= dict(task="token_classifier")
+    values["data"] = dict(format="tagged", train="tagged.tsv")
+    values["data"]["hold_out"] = dict(validation=0.2, test=0.2)
+    values.pop("task_options", None)
+    recipe = Recipe.from_dict(values)
+    parts = [*read_training(recipe, tmp_path), read_test(recipe, tmp_path, "test")]
+    assert sum(map(len, parts)) == 180 and all(parts)
+    sentences = [{tuple(words) for words, _ in part} for part in parts]
+    assert sum(map(len, sentences)) == 60
+
+
+@pytest.mark.parametrize(
+    "count,most", [(12, 5), (7, 3), (50, 13), (10, 4), (30, None), (9, 1)]
+)
+def test_the_end_has_no_more_than_is_asked_for(moods, tmp_path, count, most):
+    rows = [f"{i}\t{['sad', 'glad'][i % 2]}\n" for i in range(count)]
+    (tmp_path / "moods.tsv").write_text("".join(rows))
+    held = {"validation": 0.3, "test": 0.45, "by": "end"}
+    held |= {} if most is None else {"at_most": most}
+    recipe = moods(data={"hold_out": held})
+    parts = [*read_training(recipe, tmp_path), read_test(recipe, tmp_path, "test")]
+    assert [text for part in parts for text, _ in part] == list(map(str, range(count)))
+    sizes = [len(part) for part in parts[1:]]
+    if most is None:
+        assert sizes == pytest.approx([0.3 * count, 0.45 * count], abs=1)
+    else:
+        assert max(sizes) <= most and (most > 0.3 * count or sizes == [most, most])
+
+
 @pytest.mark.parametrize("side", [1, 5])  # the label is no text
 def test_a_side_that_examples_have_not_is_named(moods, tmp_path, side):
     hold_out = {"validation": 0.3, "side": side}

@@ -98,7 +98,7 @@ def _generation(task, function, codec):
         stops = {**own, **inputs}.get("stop_token_ids", ())
         ends = {task.config.end_token_id, *stops}
         rows = [task._trimmed(row, ends) for each in ids.tolist() for row in each]
-        text = np.array(task._texts(rows), object).reshape(ids.shape[:2])
+        text = np.array(task.decode(rows), object).reshape(ids.shape[:2])
         return {"generated_text": text, **answer}
 
     def cases(generator):
