@@ -1,6 +1,5 @@
 """Callbacks: resume a killed training exactly, average epochs or keep the best."""
 
-import functools
 import json
 import math
 import os
@@ -33,10 +32,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     A training that is killed and started again with the same call ends with the same
     weights as one that was not: the file holds the weights, the optimizer's state,
-    the seeds of dropout, on torch its global generators, the epoch, and what `stateful`
-    objects give. The data order of an epoch must depend on the epoch or on a `stateful`
-    object: `fit(shuffle=True)` on arrays draws a new order from the global generator
-    and is not repeatable.
+    the seeds of dropout, the epoch, and what `stateful` objects give. The data order of
+    an epoch must depend on the epoch or on a `stateful` object: `fit(shuffle=True)` on
+    arrays draws a new order from the global generator and is not repeatable. On torch,
+    where dropout draws from the global generator, too, each epoch seeds it anew.
 
     A file is complete or not there: it is written beside, flushed and renamed, so a
     kill or a full disk leaves the previous one. The epoch of `fit` is restored too;
@@ -64,6 +63,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         super().__init__()
         self.path = Path(path)
         self.stateful = dict(stateful or {})
+        self._seed, self._epoch = None, 0
 
     def saved_epoch(self):
         """How many epochs the file has seen; 0 without a file."""
@@ -74,6 +74,10 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Restores the state, when there is a file."""
+        if keras.backend.backend() == "torch":
+            import torch
+
+            self._seed = int(torch.randint(2**31, ()))
         if not self.path.exists():
             return
         model = self.model
@@ -82,7 +86,8 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             _check_config(self.path, meta, model)
             for i, variable in enumerate(self._variables()):
                 variable.assign(read(i))
-        _set_generators(meta.get("generators", {}))
+        if self._seed is not None and meta.get("seed") is not None:
+            self._seed = meta["seed"]
         for name, thing in self.stateful.items():
             thing.set_state(meta["stateful"][name])
         # The attribute that Keras's own BackupAndRestore sets for every trainer.
@@ -94,6 +99,14 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         Not only at its end, which an interrupted `fit` does not reach.
         """
         self.model._initial_epoch = None
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """On torch, seeds an epoch: not before, for what loads its data draws, too."""
+        if self._seed is not None and not batch:
+            import torch
+
+            torch.manual_seed(self._seed + self._epoch)
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the state."""
@@ -104,7 +117,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
                 "epoch": epoch + 1,
                 "stateful": {k: v.get_state() for k, v in self.stateful.items()},
                 "config": _config(self.model),
-                "generators": _generators(),
+                "seed": self._seed,
             },
         )
 
@@ -332,39 +345,6 @@ class EpochHistory(keras.callbacks.Callback):
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path, rows)
-
-
-def _torch_generators():
-    """(name, reading, setting) of torch's global generators, which dropout draws from.
-
-    Other backends draw from seeds, which are variables.
-    """
-    if keras.backend.backend() != "torch":
-        return
-    import torch
-
-    yield "cpu", torch.get_rng_state, torch.set_rng_state
-    for i in range(torch.cuda.device_count()):
-        reading = functools.partial(torch.cuda.get_rng_state, i)
-        setting = functools.partial(torch.cuda.set_rng_state, device=i)
-        yield f"cuda:{i}", reading, setting
-    if torch.backends.mps.is_available():
-        yield "mps", torch.mps.get_rng_state, torch.mps.set_rng_state
-
-
-def _generators():
-    """The states of the global generators by name, as JSON holds them."""
-    states = {name: read() for name, read, _ in _torch_generators()}
-    return {name: state.numpy().tobytes().hex() for name, state in states.items()}
-
-
-def _set_generators(states):
-    for name, _, set_state in _torch_generators():
-        if name in states:
-            import torch
-
-            state = np.frombuffer(bytes.fromhex(states[name]), np.uint8)
-            set_state(torch.from_numpy(state.copy()))
 
 
 # Fields of a config that may change: the function a model computes does not.

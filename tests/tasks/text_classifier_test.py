@@ -322,7 +322,7 @@ def test_resuming_gives_the_same_weights_bit_by_bit(tmp_path):
     for variable, source in zip(first.variables, whole.variables, strict=True):
         variable.assign(to_numpy(source.value))  # the seeds of dropout, too
     keras.utils.set_random_seed(1)  # torch draws from a generator for all
-    fit(whole)
+    fit(whole, ResumableCheckpoint(tmp_path / "whole.npz"))
     path = tmp_path / "resume.npz"
     keras.utils.set_random_seed(1)
     with pytest.raises(Killed):

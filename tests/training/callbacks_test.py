@@ -68,7 +68,7 @@ def test_a_killed_training_resumes_to_the_same_state(tmp_path, killed_before, se
     keras.utils.set_random_seed(0)
     whole = new_model(seed)
     start = [np.array(w) for w in whole.get_weights()]
-    fit(whole, 4)
+    fit(whole, 4, ResumableCheckpoint(tmp_path / "whole.npz"))
 
     keras.utils.set_random_seed(0)
     first = new_model(seed)
