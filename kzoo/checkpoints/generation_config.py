@@ -262,7 +262,9 @@ def write_generation(options, config, tokenizer=None):
     keys |= {"bad_words_ids": words} if words else {}
     keys |= {"suppress_tokens": suppressed} if suppressed else {}
     forced = options.pop("forced_tokens", None) or {}
-    names = {0: "forced_bos_token_id", -1: "forced_eos_token_id"}
+    names = {-1: "forced_eos_token_id"}
+    if config.encoder:  # a decoder's first token is the prompt's
+        names[0] = "forced_bos_token_id"
     ids = {place: _ids([token], tokenizer) for place, token in forced.items()}
     if set(ids) - set(names) or None in ids.values():
         options["forced_tokens"] = forced

@@ -91,7 +91,9 @@ def answers_from(task, sessions):
     def compiled_function(key, function, signature):
         return _Eager(task, function, signature)
 
-    replaced = dict(call=call, search=search, compiled_function=compiled_function)
+    replaced = dict(call=call, compiled_function=compiled_function)
+    if hasattr(task, "generate"):  # the `search` of others is no function of tensors
+        replaced["search"] = search
     if any(map(onnx.takes_text, sessions.values())):
         replaced |= _of_text(task, sessions)
     run_eagerly = task.run_eagerly

@@ -36,7 +36,9 @@ def said_of(folder):
         return {}
     with contextlib.suppress(ValueError):
         said = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(said, dict) and {"files", "functions"} <= set(said):
+        parts = ("files", "functions", "sha256")
+        whole = isinstance(said, dict) and {"files", "functions"} <= set(said)
+        if whole and all(isinstance(said.get(part, {}), dict) for part in parts):
             return said
     raise ExportError(
         f"{file} was cut short, or is no report of kzoo. Export the model again, to a "

@@ -115,7 +115,8 @@ def compare(function, case, got, expected, report, rows=None):
         )
     for name, value in expected.items():
         kind = "iu" if value.dtype.kind in "iu" else value.dtype.kind
-        if got[name].dtype.kind not in kind:
+        wrong = got[name].dtype.kind not in kind
+        if wrong or (kind == "f" and got[name].dtype != value.dtype):
             raise ExportError(
                 f"{where}: {name} should be {value.dtype}. Received: {got[name].dtype}."
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.exporters import agreement, genai, onnx, saved_model
+from kzoo.exporters import agreement, genai, onnx, saved_model, weights
 from kzoo.exporters import text as text_form
 from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
 from kzoo.exporters.checks import references
@@ -80,7 +80,7 @@ def verify(path, task, inputs=None):
             f"{path} holds nothing that {task.name} offers. Received: functions="
             f"{sorted(said['functions'])}."
         )
-    mode, paths = None, {}
+    mode, paths, heads = None, {}, {}
 
     def session_of(name):
         return opened.get(paths[name]) or onnx.open_session(paths[name])
@@ -89,7 +89,7 @@ def verify(path, task, inputs=None):
         paths = _onnx_files(path, functions, opened, said, format)
         functions = {name: functions[name] for name in paths}
         for name, file in paths.items():
-            head = onnx.head_of(file)
+            heads[name] = head = onnx.head_of(file)
             _check_said(file, onnx.said_of(file, head), task)
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.quantize_mode(session_of(next(iter(paths))))
@@ -119,7 +119,17 @@ def verify(path, task, inputs=None):
         if format == "genai":
             genai.verify(task, path, report, some)
         reports.append(report)
-    _check_unchanged(path, said.get("sha256", {}))  # what no number has shown
+    # What no number has shown.
+    _check_unchanged(path, said)
+    with lora_merged(task):
+        if format == "tf_saved_model":
+            weights.check_tables(path, task)
+        matrices = Matrices(mode)
+        for name, head in heads.items():
+            graph = onnx.emit(functions[name], onnx.names_of(task), onnx.DEFAULT_OPSET)
+            matrices.quantize(graph)
+            inputs = [a.name for a in functions[name].arguments]
+            weights.check_onnx(paths[name], head, graph, task, inputs)
     report = joined(reports)
     report.files = sizes(path)
     return report
@@ -155,8 +165,14 @@ def _check_unchanged(folder, said):
 
     A few other bits in the weights may stay within the tolerance of numbers.
     """
+    for name in said.get("files", {}):
+        if not (folder / name).exists():
+            raise ExportError(
+                f"{folder / name} was lost since it was exported, as {REPORT} tells. "
+                "Copy the folder again, or export the model anew."
+            )
     found = hashes(folder)
-    for name, digest in said.items():
+    for name, digest in said.get("sha256", {}).items():
         if found.get(name) != digest:
             state = "changed" if name in found else "lost"
             raise ExportError(

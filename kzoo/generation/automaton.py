@@ -117,13 +117,18 @@ class TokenAutomaton:
         return TokenAutomaton(_trimmed(table, "the constraint without banned tokens"))
 
     def ending_with(self, tokens, end):
-        """The automaton in which tokens may stand wherever the token `end` may, too."""
+        """The automaton in which tokens may stand where the token `end` may, and only.
+
+        Raises:
+            ValueError: nothing is left of it.
+        """
         if not len(tokens):
             return self
         table, ended = self.transitions.copy(), len(self.transitions)
         may_end = table[:, end] == ended
+        table[:, list(tokens)] = _DEAD
         table[np.ix_(may_end, list(tokens))] = ended
-        return TokenAutomaton(table)
+        return TokenAutomaton(_trimmed(table, "the constraint with its stop tokens"))
 
     def behind(self, tokens):
         """The automaton that begins after these tokens, which it leads by alone."""

@@ -337,8 +337,8 @@ class SearchOptions:
             self._check_forced(forced, banned, [config.end_token_id, *stops])
         automaton = self._automaton(tokenizer, size, config.end_token_id)
         if automaton is not None:
-            automaton = automaton.without(banned) if banned else automaton
             automaton = automaton.ending_with(stops, config.end_token_id)
+            automaton = automaton.without(banned) if banned else automaton
             if forced is not None:
                 unwritten = _unwritten(tokenizer, automaton, forced)
                 automaton = automaton.behind(unwritten) if unwritten else automaton

@@ -169,15 +169,17 @@ class Exports(Task):
     def _needed_length(self, name, usual):
         """How many ids of an input show all of its stack, or 0 for `usual` ones.
 
-        The last of the learned positions are read, and a window hides some ids.
+        The last of the learned positions are read, a window hides some ids, and some
+        are as far from one another as relative positions tell.
         """
         stack, _ = self._table(name)
-        limit, window = stack.max_sequence_length, stack.attention_window or 0
+        limit = stack.max_sequence_length
         usual, needed = min(usual, limit // 2 or 1), 0
         if stack.positions == "learned":
             needed = min(limit, _LONGEST)
-        elif usual <= window <= _LONGEST - _BEYOND:
-            needed = window + _BEYOND
+        for far in _distances(stack).values():
+            if stack.positions != "learned" and usual <= far <= _LONGEST - _BEYOND:
+                needed = max(needed, far + _BEYOND)
         return needed if needed > usual else 0
 
     def unexercised(self, text=False):
@@ -189,9 +191,9 @@ class Exports(Task):
         found, longest = [], _USUAL if text else _LONGEST
         for stack in (self._table(name)[0] for name in self._signature()):
             learned, limit = stack.positions == "learned", stack.max_sequence_length
-            window = stack.attention_window or 0
-            if longest - _BEYOND < window and not (learned and limit <= window):
-                found.append(f"The attention window of {window} tokens is")
+            for what, far in _distances(stack).items():
+                if longest - _BEYOND < far and not (learned and limit <= far):
+                    found.append(f"{what} of {far} tokens is")
             if learned and limit > longest and not text:
                 found.append(f"Learned positions from {longest} on are")
         return [
@@ -360,35 +362,43 @@ class ExportsGeneration(Exports):
 
         size = self.config.decoder.vocabulary_size
         automaton = generator.integers(-1, 2, (2, size), "int32")
-        some = generator.permutation(size)[: size // 4 + 1].astype("int32")
+        banned, stops, _ = np.split(
+            generator.permutation(size).astype("int32"), [size // 4, size // 4 * 3 + 1]
+        )
         return {
             "greedy, batch 3, padded": case((3, 12), 3),
             "3 beams, 2 best, padded": case(
                 (2, 9), 3, beams=3, num_return_sequences=2, length_penalty=0.6
             ),
-            "2 beams, processed, batch 1": case(
-                (1, 7),
-                3,
+            # So many stop tokens that without a minimum one comes at once.
+            "2 beams, processed, batch 2": case(
+                (2, 7),
+                5,
                 beams=2,
+                length_penalty=3.0,  # longer ones may win after an early end
                 early_stopping=False,
-                repetition_penalty=1.3,
-                no_repeat_ngram_size=1,
-                min_new_tokens=min(1, self.room(3) - 1),
-                banned_token_ids=some[:-1],
-                stop_token_ids=some[-1:],
+                repetition_penalty=2.5,
+                no_repeat_ngram_size=2,
+                min_new_tokens=min(2, self.room(5) - 1),
+                banned_token_ids=banned,
+                stop_token_ids=stops,
                 renormalize=True,
                 automaton=automaton,
             ),
-            # Scores of forced tokens tell most of the model's numbers.
-            "sampling, forced, batch 3": case(
-                (3, 4),
-                3,
-                temperature=0.8,
-                top_k=size // 2 + 1,
-                top_p=0.9,
-                min_p=0.01,
+            # Scores of forced tokens tell most of the model's numbers; what is drawn
+            # tells how, of logits that are near to one another, and of others.
+            "sampling, forced, batch 4": case(
+                (4, 4),
+                5,
+                temperature=30.0,
+                top_k=size // 3 + 1,
+                top_p=0.7,
+                min_p=0.0,
                 seed=7,
-                forced_token_ids=self._random_ids(generator, "forced", (3, 2)),
+                forced_token_ids=self._random_ids(generator, "forced", (4, 2)),
+            ),
+            "sampling, likely ones, batch 4": case(
+                (4, 3), 3, temperature=8.0, top_k=0, top_p=1.0, min_p=0.5, seed=-3
             ),
             **{
                 name: {
@@ -408,6 +418,14 @@ class ExportsGeneration(Exports):
             return {}
         shape = (1, length)
         return {LONG: self._random_ids(generator, self.prompt_input, shape, whole=True)}
+
+
+def _distances(stack):
+    """What of a stack differs from so many tokens on, by its name in a sentence."""
+    found = {"The attention window": stack.attention_window or 0}
+    if stack.positions == "relative":
+        found["The farthest distance"] = stack.relative_max_distance
+    return found
 
 
 def in_table(ids, name, lowest, end):

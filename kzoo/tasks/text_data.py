@@ -588,8 +588,10 @@ class LearnsText(Task):
         if isinstance(parts[0], tuple):
             x = [("a",) * len(parts[0])]
         for i, part in enumerate(parts[1:]):
-            if part.dtype.is_floating and part.shape.rank == 2 and part.shape[1] != 1:
-                # A distribution, or a vector: without its length nothing is known.
+            shape = getattr(part, "shape", None)  # of a pair there is none
+            if shape is None or not part.dtype.is_floating or shape.rank != 2:
+                continue
+            if shape[1] != 1:  # a distribution, or a vector of this length
                 count = part.shape[1] or 1
                 others[i] = [np.full(count, 1 / count)]
         return self._encoded([x, *others])

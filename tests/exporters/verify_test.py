@@ -10,9 +10,11 @@ import onnxruntime
 import pytest
 
 import kzoo
-from kzoo.exporters import ExportError, verify
+from kzoo.exporters import ExportError, answers_from, verify
 from kzoo.exporters.onnx import check_defaults, head_of
-from tests.harness import small_task
+from kzoo.generation import SEARCH_INPUTS
+from tests.harness import perturb, small_task
+from tests.words import TOKENIZER
 
 TINY = dict(num_layers=1)
 TEXTS = ["abc", "bca"]
@@ -237,3 +239,130 @@ def test_the_config_says_the_names_of_classes(tmp_path):
     classifier("a", "b").export(tmp_path / "model", format="onnx")
     said = json.loads((tmp_path / "model" / "config.json").read_text())
     assert said["labels"] == ["a", "b"] and said["task"] == "TextClassifier"
+
+
+def graphs_of(graph):
+    """A graph and those inside of it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from graphs_of(attribute.g)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SEARCH_INPUTS if name not in ("max_new_tokens",)]
+)
+def test_a_file_that_ignores_an_option_is_refused(drawing, tmp_path, name):
+    model, path = drawing
+    proto = onnx.load(path)
+    (default,) = [t for t in proto.graph.initializer if t.name == name]
+    frozen = proto.graph.initializer.add()
+    frozen.CopyFrom(default)
+    frozen.name = "frozen"
+    for graph in graphs_of(proto.graph):
+        for node in graph.node:
+            for i, each in enumerate(node.input):
+                if each == name:
+                    node.input[i] = "frozen"
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ExportError):
+        verify(tmp_path / "model.onnx", model)
+
+
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory):
+    """A model and its file."""
+    keras.utils.set_random_seed(0)
+    model = small_task(kzoo.CausalLM, **TINY)
+    perturb(model.weights)
+    path = tmp_path_factory.mktemp("drawing") / "model.onnx"
+    model.export(path, format="onnx", functions="generate")
+    return model, path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(format="onnx"),
+        dict(format="onnx", quantize="float16"),
+        dict(format="onnx", quantize="int8"),
+        dict(format="onnx", quantize="int4"),
+        pytest.param({}, marks=pytest.mark.tensorflow),
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_a_row_of_a_table_that_no_case_reads_is_compared(tmp_path, options):
+    model = small_task(kzoo.TextClassifier, num_classes=2, vocabulary_size=3000, **TINY)
+    perturb(model.weights)
+    model.export(tmp_path / "model", **options)
+    assert verify(tmp_path / "model", model).checks
+    seen = {model.config.pad_token_id}
+    for function in model.export_functions():
+        for case in function.cases(np.random.default_rng(0)).values():
+            seen |= set(np.unique(case["token_ids"]).tolist())
+    table = model.named_variables()["encoder/token_embedding/embeddings"]
+    rows = keras.ops.convert_to_numpy(table).copy()
+    row = min(set(range(3000)) - seen)
+    rows[row] *= -1
+    table.assign(rows)
+    with pytest.raises(ExportError, match="encoder/token_embedding/embeddings"):
+        verify(tmp_path / "model", model)
+
+
+@pytest.mark.parametrize("kind", [kzoo.TextClassifier, kzoo.Seq2SeqLM, kzoo.CausalLM])
+def test_far_distances_are_read(tmp_path, kind):
+    options = dict(num_classes=2) if kind is kzoo.TextClassifier else {}
+    model = small_task(kind, positions="relative", **options, **TINY)
+    perturb(model.weights)
+    model.export(tmp_path / "model.onnx", format="onnx", functions="forward")
+    bias = next(v for n, v in model.named_variables().items() if "position_bias" in n)
+    values = keras.ops.convert_to_numpy(bias).copy()
+    values[-1] += 3.0
+    bias.assign(values)
+    with pytest.raises(ExportError, match="logits differs"):
+        verify(tmp_path / "model.onnx", model)
+
+
+def test_a_file_that_is_lost_is_named(tmp_path):
+    model = classifier("neg", "pos")
+    model.export(tmp_path / "model", format="onnx")
+    for name in ("config.json",):
+        kept = (tmp_path / "model" / name).rename(tmp_path / name)
+        with pytest.raises(ExportError, match=f"{name} was lost since it was exported"):
+            verify(tmp_path / "model", model)
+        kept.rename(tmp_path / "model" / name)
+    report = tmp_path / "model" / "report.json"
+    said = json.loads(report.read_text())
+    for part, wrong in (("sha256", []), ("functions", 3), ("files", ["a"])):
+        report.write_text(json.dumps(said | {part: wrong}))
+        with pytest.raises(ExportError, match="or is no report of kzoo"):
+            verify(tmp_path / "model", model)
+
+
+def test_an_output_of_another_width_is_refused(tmp_path):
+    model = classifier("neg", "pos")
+    model.export(tmp_path / "model.onnx", format="onnx")
+    proto = onnx.load(tmp_path / "model.onnx")
+    (output,) = proto.graph.output
+    for node in proto.graph.node:
+        for i, name in enumerate(node.output):
+            if name == output.name:
+                node.output[i] = "narrow"
+    proto.graph.node.append(
+        onnx.helper.make_node("Cast", ["narrow"], [output.name], to=11)
+    )
+    output.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ExportError, match="should be float32. Received: float64"):
+        verify(tmp_path / "model.onnx", model)
+
+
+def test_an_embedder_searches_by_its_file(tmp_path):
+    model = kzoo.SentenceEmbedder.from_size("tiny", TOKENIZER, **TINY)
+    model.export(tmp_path / "model.onnx", format="onnx")
+    right = model.search(["ab"], ["ba", "ab"])
+    sessions = {"forward": onnxruntime.InferenceSession(tmp_path / "model.onnx")}
+    with answers_from(model, sessions):
+        found = model.search(["ab"], ["ba", "ab"])
+    assert [[i for i, _ in row] for row in found] == [[i for i, _ in r] for r in right]

@@ -355,6 +355,18 @@ def test_stop_tokens_end_what_matches_a_pattern():
         assert re.fullmatch("[ab]{3}", text)
     forced = model.generate("ab", constraint="[ab]{3}", max_new_tokens=8)
     assert re.fullmatch("[ab]{3}", forced)  # not a stop token: forbidden
+    # One that writes text stands nowhere else; the usual end may be banned.
+    end = model.config.end_token_id
+    for prompt in PROMPTS:
+        for options in (
+            dict(stop_tokens=["a"]),
+            dict(stop_tokens=["d"], banned_tokens=[end]),
+            dict(stop_tokens=["c"], beams=3),
+        ):
+            options |= dict(constraint="b{1,2}a*|cd", max_new_tokens=9)
+            assert re.fullmatch("b{1,2}a*|cd", model.generate(prompt, **options))
+    with pytest.raises(ValueError, match="'the constraint with its stop tokens'"):
+        model.generate("ab", constraint="aa", stop_tokens=["a"])
 
 
 @pytest.mark.usefixtures("eager")

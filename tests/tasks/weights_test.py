@@ -113,9 +113,12 @@ def test_a_mask_of_ints_is_one_of_bools():
     inputs, _ = model.encode_text(TEXTS)
     mask = inputs["token_ids"] != 0
     expected = model.predict({**inputs, "padding_mask": mask}, verbose=0)
-    for dtype in ("int32", "float32"):
+    for dtype in ("int32", "int64"):
         got = model.predict({**inputs, "padding_mask": mask.astype(dtype)}, verbose=0)
         np.testing.assert_allclose(got, expected, atol=1e-6)
+    added = np.where(mask, 0.0, -1e9).astype("float32")
+    with pytest.raises(ValueError, match="give mask == 0"):
+        model.predict({**inputs, "padding_mask": added}, verbose=0)
 
 
 def test_what_could_be_read_in_two_ways_is_refused():
