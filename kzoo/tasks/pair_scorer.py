@@ -122,6 +122,9 @@ class PairScorer(TextRegressor):
 
         Returns:
             list of (index, score), best first; equal scores in the documents' order.
+
+        Raises:
+            ValueError: several queries, one document, or `top_k` below 1.
         """
         if not isinstance(query, str):
             raise ValueError(
@@ -129,6 +132,8 @@ class PairScorer(TextRegressor):
             )
         if isinstance(documents, str):
             raise ValueError("rank takes a list of documents. Received: one string.")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be at least 1. Received: {top_k}.")
         pairs = [(query, document) for document in documents]
         if not pairs:
             return []

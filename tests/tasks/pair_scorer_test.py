@@ -80,6 +80,9 @@ def test_documents_are_ranked_by_their_scores():
     np.testing.assert_allclose(got, np.sort(sigmoid(logits))[::-1], atol=1e-6)
     assert task.rank("ad", documents, top_k=2) == ranked[:2]
     assert task.rank("ad", []) == []
+    for most in (0, -1):
+        with pytest.raises(ValueError, match=f"top_k must be at least 1. .*: {most}"):
+            task.rank("ad", documents, top_k=most)
     with pytest.raises(ValueError, match="one query, a string. Received: list"):
         task.rank(["ad"], documents)
 

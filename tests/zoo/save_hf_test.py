@@ -215,3 +215,16 @@ def test_a_model_without_a_known_padding_says_so(tmp_path):
     kzoo.save_hf(task, tmp_path / "out")
     back = json.loads((tmp_path / "out" / "config.json").read_text())
     assert back["pad_token_id"] is None
+
+
+def test_a_decoder_s_first_token_has_no_key_and_its_last_one_has(tmp_path):
+    # Others read `forced_bos_token_id` of models with an encoder alone.
+    written("llama", tmp_path)
+    task = kzoo.from_preset(tmp_path)
+    task.search_defaults = {"max_new_tokens": 4, "forced_tokens": {0: 7, -1: 5}}
+    with pytest.warns(
+        UserWarning, match=r"not saved: \{'forced_tokens': \{0: 7, -1: 5"
+    ):
+        kzoo.save_hf(task, tmp_path / "out")
+    said = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert "forced_bos_token_id" not in said and said["forced_eos_token_id"] == 5
