@@ -1,8 +1,10 @@
 """Files are made beside their place and moved there when all is well."""
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,10 +17,12 @@ def replacing(path):
     When that fails, the file is as it was, and nothing is left beside it. A link stays
     one, to a file with the new content; a device or a pipe is written to as it is.
     """
-    whole = path.resolve()
-    if whole.exists() and not whole.is_file():
+    if path.exists() and not path.is_file():
         yield path
         return
+    whole = Path(os.path.realpath(path))
+    if whole.is_symlink():  # links that lead to one another
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     partial = whole.with_name(f".{whole.name}.partial")
     try:
         yield partial

@@ -126,10 +126,15 @@ def verify(path, task, inputs=None):
             weights.check_tables(path, task)
         matrices = Matrices(mode)
         for name, head in heads.items():
-            graph = onnx.emit(functions[name], onnx.names_of(task), onnx.DEFAULT_OPSET)
+            options = {each.name for each in head.graph.input}
+            graph = onnx.emit(
+                functions[name],
+                onnx.names_of(task),
+                onnx.DEFAULT_OPSET,
+                low_memory=onnx.TOKENS_BETWEEN_JOINS in options,
+            )
             matrices.quantize(graph)
-            inputs = [a.name for a in functions[name].arguments]
-            weights.check_onnx(paths[name], head, graph, task, inputs)
+            weights.check_onnx(paths[name], head, graph, task, options)
     report = joined(reports)
     report.files = sizes(path)
     return report

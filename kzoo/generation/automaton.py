@@ -16,7 +16,7 @@ _LARGEST = 2**26
 _DEAD = -1
 _RUNNER = Path(__file__).with_name("regex_runner.py")
 # A class of characters, in which ^ and $ are none of those below.
-_CLASS = re.compile(r"\[\^?\]?(?:\\.|\[[^\]]*\]|[^\]\\])*\]")
+_CLASS = re.compile(r"\[\^?\]?(?:\\.|\[[^\[\]]*\]|[^\[\]\\])*+\]")
 _PATIENCE = 30  # seconds; what fits a table takes less
 
 
@@ -126,8 +126,8 @@ class TokenAutomaton:
             return self
         table, ended = self.transitions.copy(), len(self.transitions)
         may_end = table[:, end] == ended
-        table[:, list(tokens)] = _DEAD
-        table[np.ix_(may_end, list(tokens))] = ended
+        may_end = may_end[:, None] | (table[:, list(tokens)] == ended)
+        table[:, list(tokens)] = np.where(may_end, ended, _DEAD)
         return TokenAutomaton(_trimmed(table, "the constraint with its stop tokens"))
 
     def behind(self, tokens):

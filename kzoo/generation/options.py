@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -558,7 +558,7 @@ def _without_contradiction(kept, given):
     forced = forced if isinstance(forced, Mapping) else {}
     if set(forced) - {-1}:
         kept.pop("forced_prefix", None)
-    if "forced_tokens" in kept:
+    if kept.get("forced_tokens"):
         limit, banned = given.get("max_new_tokens"), _ids_in(given.get("banned_tokens"))
         places = 0 if prefix is not None else limit if _is_int(limit) else math.inf
         kept["forced_tokens"] = {
@@ -566,10 +566,12 @@ def _without_contradiction(kept, given):
             for place, token in kept["forced_tokens"].items()
             if place < places and token not in banned
         }
-    if "banned_tokens" in kept:
+    if kept.get("banned_tokens") is not None:
         chosen = _ids_in(forced.values()) | _ids_in(prefix)
         kept["banned_tokens"] = [
-            token for token in _stops(kept["banned_tokens"]) if token not in chosen
+            token
+            for token in _stops(kept["banned_tokens"], "banned_tokens")
+            if token not in chosen
         ]
     if isinstance(given.get("constraint"), TokenAutomaton):
         kept.pop("stop", None)
@@ -578,15 +580,16 @@ def _without_contradiction(kept, given):
 
 def _ids_in(values):
     """The ids in what a caller gave, which may be rows of ids, texts, or wrong."""
-    if isinstance(values, (str, bytes)) or not np.iterable(values):
+    once = isinstance(values, Iterator)  # which is read later
+    if once or isinstance(values, (str, bytes)) or not np.iterable(values):
         return {int(values)} if _is_int(values) else set()
     return set().union(*map(_ids_in, values))
 
 
-def _stops(stops):
-    """`stop_tokens` as a list: one may be given alone."""
+def _stops(stops, name="stop_tokens"):
+    """Ids as a list: one may be given alone."""
     single = isinstance(stops, (str, numbers.Integral))
-    return [stops] if single else _listed("stop_tokens", "ids", stops)
+    return [stops] if single else _listed(name, "ids", stops)
 
 
 def _listed(name, kind, values):

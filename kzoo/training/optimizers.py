@@ -70,8 +70,9 @@ class Adam(keras.optimizers.Adam):
     def add_variable_from_reference(
         self, reference_variable, name=None, initializer="zeros"
     ):
-        """Creates the state of one variable, in float32 for one of 16 bits."""
-        if "16" not in str(reference_variable.dtype):
+        """Creates a state of a variable; Adam's own in float32 for one of 16 bits."""
+        wide = name in ("momentum", "velocity", "velocity_hat")
+        if not wide or "16" not in str(reference_variable.dtype):
             return super().add_variable_from_reference(
                 reference_variable, name=name, initializer=initializer
             )
@@ -79,7 +80,7 @@ class Adam(keras.optimizers.Adam):
             shape=reference_variable.shape,
             initializer=initializer,
             dtype="float32",
-            name=f"{reference_variable.path.replace('/', '_')}_{name or 'var'}",
+            name=f"{reference_variable.path.replace('/', '_')}_{name}",
             layout=getattr(reference_variable, "_layout", None),
         )
 
@@ -130,7 +131,7 @@ class Adam(keras.optimizers.Adam):
     def _step_in_float32(self, gradient, variable, learning_rate):
         """Keras's step, of a variable of 16 bits."""
         ops, index = keras.ops, self._get_variable_index(variable)
-        gradient = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        gradient = _dense_float32(gradient)
         rate, step = (
             ops.cast(x, "float32") for x in (learning_rate, self.iterations + 1)
         )
@@ -147,12 +148,15 @@ class Adam(keras.optimizers.Adam):
 
     def _clip_gradients(self, grads):
         """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
+        if any("16" in str(gradient.dtype) for gradient in grads):
+            # Squares leave float16, and the step is in float32.
+            grads = [_dense_float32(gradient) for gradient in grads]
         if self.clipnorm or not self.global_clipnorm or not _on_plain_tensorflow():
             return super()._clip_gradients(grads)
         import tensorflow as tf
 
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]
-        halves = [tf.nn.l2_loss(tf.cast(gradient, "float32")) for gradient in grads]
+        halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
         norm = tf.sqrt(2 * tf.add_n(halves))
         # An infinite norm makes the scale NaN, as a NaN does.
         scale = self.global_clipnorm / norm + (norm - norm)
@@ -190,6 +194,16 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
             grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().check_finite(grads)
+
+
+def _dense_float32(gradient):
+    """A gradient in float32, that of a token which stands twice summed."""
+    gradient = keras.ops.cast(gradient, "float32")
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        gradient = tf.convert_to_tensor(gradient)
+    return gradient
 
 
 def layer_scales(paths, decay):

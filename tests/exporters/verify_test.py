@@ -251,7 +251,7 @@ def graphs_of(graph):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in SEARCH_INPUTS if name not in ("max_new_tokens",)]
+    "name", [name for name in SEARCH_INPUTS if name != "max_new_tokens"]
 )
 def test_a_file_that_ignores_an_option_is_refused(drawing, tmp_path, name):
     model, path = drawing
@@ -266,7 +266,7 @@ def test_a_file_that_ignores_an_option_is_refused(drawing, tmp_path, name):
                 if each == name:
                     node.input[i] = "frozen"
     onnx.save(proto, tmp_path / "model.onnx")
-    with pytest.raises(ExportError):
+    with pytest.raises(ExportError, match="differ|should have shape|must be"):
         verify(tmp_path / "model.onnx", model)
 
 
@@ -290,7 +290,7 @@ def drawing(tmp_path_factory):
         dict(format="onnx", quantize="int4"),
         pytest.param({}, marks=pytest.mark.tensorflow),
     ],
-    ids=lambda options: "-".join(options.values()),
+    ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_a_row_of_a_table_that_no_case_reads_is_compared(tmp_path, options):
     model = small_task(kzoo.TextClassifier, num_classes=2, vocabulary_size=3000, **TINY)
@@ -327,11 +327,10 @@ def test_far_distances_are_read(tmp_path, kind):
 def test_a_file_that_is_lost_is_named(tmp_path):
     model = classifier("neg", "pos")
     model.export(tmp_path / "model", format="onnx")
-    for name in ("config.json",):
-        kept = (tmp_path / "model" / name).rename(tmp_path / name)
-        with pytest.raises(ExportError, match=f"{name} was lost since it was exported"):
-            verify(tmp_path / "model", model)
-        kept.rename(tmp_path / "model" / name)
+    kept = (tmp_path / "model" / "config.json").rename(tmp_path / "kept")
+    with pytest.raises(ExportError, match="config.json was lost since it was exported"):
+        verify(tmp_path / "model", model)
+    kept.rename(tmp_path / "model" / "config.json")
     report = tmp_path / "model" / "report.json"
     said = json.loads(report.read_text())
     for part, wrong in (("sha256", []), ("functions", 3), ("files", ["a"])):

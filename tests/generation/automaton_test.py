@@ -273,6 +273,19 @@ def test_a_table_is_checked():
         causal().generate(["a"], constraint=TokenAutomaton(np.zeros((1, 3), int)))
 
 
+def test_a_stop_token_that_ends_already_goes_on_to_end():
+    table = TokenAutomaton([[-1, -1, -1, 1], [-1, -1, 2, 1]])
+    after = table.ending_with([2], end=1).transitions
+    np.testing.assert_array_equal(after, table.transitions)
+
+
+def test_a_pattern_of_open_brackets_is_looked_at_in_no_time():
+    begin = time.perf_counter()
+    with pytest.raises(ValueError, match="is no regular expression"):
+        _regex("[" + r"[[[[\]" * 40)
+    assert time.perf_counter() - begin < 10
+
+
 def test_a_short_pattern_of_endless_work_is_ended(monkeypatch):
     monkeypatch.setattr("kzoo.generation.automaton._PATIENCE", 1)
     with pytest.raises(ValueError, match="is too large: 1 seconds, or the memory"):

@@ -57,6 +57,8 @@ def test_defaults_are_of_the_types_that_json_has(name, value, expected):
             {"banned_tokens": [7, "a"]},
         ),
         ({"banned_tokens": 6}, {"forced_tokens": {2: 6}}, {"banned_tokens": []}),
+        ({"forced_tokens": None}, {"banned_tokens": (3,)}, {"forced_tokens": None}),
+        ({"banned_tokens": None}, {"forced_prefix": [3]}, {"banned_tokens": ()}),
         ({"stop": "a"}, {"constraint": TokenAutomaton([[0, 1]])}, {"stop": ()}),
     ],
 )

@@ -320,6 +320,13 @@ def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
     write_text(pipe, "through")
     reader.join(timeout=30)
     assert read == ["through"] and pipe.is_fifo()
+    ends = os.pipe()
+    write_text(Path(f"/dev/fd/{ends[1]}"), "through")
+    assert os.read(ends[0], 100) == b"through"
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(OSError):
+        write_text(tmp_path / "a", "in a circle")
     with pytest.raises(IsADirectoryError):
         write_text(tmp_path / "folder", "no file")
 
