@@ -20,7 +20,7 @@ def one_search(monkeypatch):
     """Exports verify one search, the one with most options."""
 
     def processed(self, generator):
-        name = "2 beams, processed, batch 1"
+        name = "2 beams, processed, batch 2"
         return {name: cases(self, generator)[name]}
 
     monkeypatch.setattr(ExportsGeneration, "_generate_cases", processed)
