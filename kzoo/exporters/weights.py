@@ -30,7 +30,11 @@ def check_onnx(path, head, graph, task, inputs=()):
         if tensor.name in graph.initializers and tensor.name not in inputs:
             right = np.asarray(to_numpy(graph.initializers[tensor.name][2]()))
             found = onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
-            _compare(f"{path} stores {tensor.name}", found, right, task)
+            if not _alike(found, right):
+                raise ExportError(
+                    f"{path} stores {tensor.name} otherwise than {task.name} has it. "
+                    f"{ANOTHER}"
+                )
 
 
 def check_tables(path, task):
@@ -53,11 +57,6 @@ def check_tables(path, task):
             raise ExportError(
                 f"{path} has no table that equals {name} of {task.name}. {ANOTHER}"
             )
-
-
-def _compare(what, found, right, task):
-    if not _alike(found, right):
-        raise ExportError(f"{what} otherwise than {task.name} has it. {ANOTHER}")
 
 
 def _alike(found, right):

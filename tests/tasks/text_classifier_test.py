@@ -455,7 +455,6 @@ def test_distributions_are_targets_of_texts():
     _, found = classifier.classify(["a man", "a dog"], return_probabilities=True)
     np.testing.assert_allclose(found, targets[:2], atol=0.1)
     losses = classifier.evaluate(texts, targets, verbose=0)
-    grain = pytest.importorskip("grain")
     pairs = grain.MapDataset.source(list(zip(texts, targets, strict=True)))
     assert classifier.evaluate(pairs.batch(4), verbose=0) == pytest.approx(losses, 1e-4)
     if keras.backend.backend() == "tensorflow":
