@@ -85,7 +85,26 @@ def describe(task, folder, report):
         folder: of the model.
         report: gets a note of what is left out.
     """
-    folder, config, stack = Path(folder), task.config, task.config.decoder
+    folder = Path(folder)
+    for name, content in _configs(task).items():
+        _save(folder / name, content)
+    if task.tokenizer is None:
+        report.notes.append("The task has no tokenizer, so the folder has none.")
+        return
+    described = _tokenizer_files(task)
+    if described is None:
+        report.notes.append(
+            "No tokenizer.json: onnxruntime-genai reads byte-level byte-pair encodings "
+            f"of kzoo, not {task.tokenizer!r}. Give it ids."
+        )
+        return
+    for name, content in described.items():
+        _save(folder / name, content)
+
+
+def _configs(task):
+    """Name to content of the files that tell what the model is."""
+    config, stack = task.config, task.config.decoder
     special = {
         "bos_token_id": config.start_token_id,
         "eos_token_id": _eos_token_id(task),
@@ -120,10 +139,9 @@ def describe(task, folder, report):
         "max_length": limit,
         "past_present_share_buffer": False,
     }
-    _save(folder / CONFIG, {"model": model, "search": search})
-    _save(
-        folder / "config.json",
-        {
+    return {
+        CONFIG: {"model": model, "search": search},
+        "config.json": {
             "task": type(task).__name__,
             "model": config.to_dict(),
             # What other tools call these.
@@ -138,19 +156,7 @@ def describe(task, folder, report):
             "max_position_embeddings": limit,
             **special,
         },
-    )
-    if task.tokenizer is None:
-        report.notes.append("The task has no tokenizer, so the folder has none.")
-        return
-    described = _tokenizer_files(task)
-    if described is None:
-        report.notes.append(
-            "No tokenizer.json: onnxruntime-genai reads byte-level byte-pair encodings "
-            f"of kzoo, not {task.tokenizer!r}. Give it ids."
-        )
-        return
-    for name, content in described.items():
-        _save(folder / name, content)
+    }
 
 
 def _save(path, content):
@@ -222,25 +228,46 @@ def verify(task, folder, report, own=(), new=False):
         ExportError: a token or a logit differs, or what ends the text; or an id of the
             tokenizer, but in a new folder.
     """
-    file = Path(folder) / CONFIG
-    try:
-        said = json.loads(file.read_text(encoding="utf-8"))["model"]["eos_token_id"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExportError(
-            f"{file} should be what kzoo writes, JSON with model.eos_token_id. "
-            f"Received: {error!r}. Export the model again."
-        ) from error
-    if said != _eos_token_id(task):
-        raise ExportError(
-            f"{report.path}, {CONFIG}: eos_token_id should be {_eos_token_id(task)}, "
-            f"at which the task ends. Received: {said}. Export it again."
-        )
+    configs = _configs(task)
+    del configs[CONFIG]["model"]["decoder"]["session_options"]  # the user's
+    del configs["config.json"]["model"]  # which `exporters.verify` compares
+    for name, content in configs.items():
+        _check_config(Path(folder) / name, content, report)
     ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
     _verify(task, Path(folder), report, ids, task.room(8))
     _check_tokenizer(task, Path(folder), report, new)
     for batch in own:
         ids = batch.columns["token_ids"]
         _verify(task, Path(folder), report, ids, batch.new_tokens, batch.names)
+
+
+def _check_config(file, right, report):
+    """Raises `ExportError` where a config says otherwise than `describe` writes.
+
+    What others wrote beside it is theirs.
+    """
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(said, dict):
+            raise ValueError(f"a {type(said).__name__}")
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"{file} should be what kzoo writes, a JSON object. Received: {error}. "
+            "Export the model again."
+        ) from error
+    pairs = [("", said, right)]
+    while pairs:
+        path, found, expected = pairs.pop()
+        if isinstance(found, dict) and isinstance(expected, dict):
+            pairs += [
+                (f"{path}.{name}".strip("."), found.get(name), value)
+                for name, value in expected.items()
+            ]
+        elif found != expected:
+            raise ExportError(
+                f"{report.path}, {file.name}: {path} should be {expected!r}, as the "
+                f"task has it. Received: {found!r}. Export it again."
+            )
 
 
 def _verify(task, folder, report, ids, steps, rows=None):

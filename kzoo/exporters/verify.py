@@ -1,5 +1,6 @@
 """`verify`: an artifact that was exported, beside a task, once more."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from kzoo.config import ModelConfig
 from kzoo.exporters import agreement, genai, onnx, saved_model, weights
 from kzoo.exporters import text as text_form
 from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
@@ -21,6 +23,16 @@ from kzoo.layers.lora import lora_merged
 # How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
 # token that differs may change all behind it, and so few are judged, as in an export.
 _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
+# Fields of a config that training alone reads, and those that are compared each.
+_NOT_COMPARED = {
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "initializer",
+    "initializer_range",
+    "encoder",
+    "decoder",
+}
 
 
 def verify(path, task, inputs=None):
@@ -93,6 +105,8 @@ def verify(path, task, inputs=None):
             _check_said(file, onnx.said_of(file, head), task)
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.quantize_mode(session_of(next(iter(paths))))
+    with lora_merged(task):
+        matrices, graphs = _emitted(functions, heads, task, mode)
     own, notes, reports = [], [], []
     if inputs is not None:
         own, notes = batches(
@@ -111,7 +125,9 @@ def verify(path, task, inputs=None):
                 report.needs = text_form.needs(task, format) if text else []
                 saved_model.verify(cases, path, report)
             elif mode:
-                _verify_quantized(cases, paths, task, mode, report)
+                with lora_merged(task):
+                    names = onnx.names_of(task)
+                    agreement.verify(cases, paths, names, matrices, report)
             else:
                 with lora_merged(task):
                     of_ids = onnx.of_ids(onnx.names_of(task), onnx.DEFAULT_OPSET)
@@ -124,17 +140,8 @@ def verify(path, task, inputs=None):
     with lora_merged(task):
         if format == "tf_saved_model":
             weights.check_tables(path, task)
-        matrices = Matrices(mode)
-        for name, head in heads.items():
-            options = {each.name for each in head.graph.input}
-            graph = onnx.emit(
-                functions[name],
-                onnx.names_of(task),
-                onnx.DEFAULT_OPSET,
-                low_memory=onnx.TOKENS_BETWEEN_JOINS in options,
-            )
-            matrices.quantize(graph)
-            weights.check_onnx(paths[name], head, graph, task, options)
+        for name, graph in graphs.items():
+            weights.check_onnx(paths[name], heads[name], graph, task)
     report = joined(reports)
     report.files = sizes(path)
     return report
@@ -189,8 +196,7 @@ def _check_unchanged(folder, said):
 def _check_said(where, said, task):
     """Raises `ExportError` where an artifact says that it is of another model.
 
-    Numbers do not tell names apart, and windows in cases alone that are longer than
-    both.
+    Numbers do not tell names apart, nor what no case reads, as windows longer than all.
 
     Args:
         where: the file that says it.
@@ -203,17 +209,25 @@ def _check_said(where, said, task):
                 f"{where} is of a model with {name}={said[name]!r}, and {task.name} "
                 f"has {mine!r}. {ANOTHER}"
             )
-    said, own = said.get("model", {}), json.loads(json.dumps(task.config.to_dict()))
-    for side in ("encoder", "decoder"):
-        both = said.get(side), own.get(side)
-        if not all(both):
-            continue
-        for name in ("attention_window", "windowed_layers"):
-            theirs, mine = (stack.get(name) for stack in both)
-            if theirs != mine:
+    if "model" not in said:
+        return
+    try:
+        found = ModelConfig.from_dict(said["model"])
+    except (TypeError, ValueError) as error:
+        raise ExportError(
+            f"{where} was cut short, or its config is none of this version of kzoo: "
+            f"{error} Export the model again, to a new folder."
+        ) from error
+    for side in ("encoder", "decoder", None):
+        theirs, mine = (getattr(x, side) if side else x for x in (found, task.config))
+        if not (theirs and mine):
+            continue  # the cases tell which sides a model has
+        for field in dataclasses.fields(mine):
+            values = [getattr(config, field.name) for config in (theirs, mine)]
+            if field.name not in _NOT_COMPARED and values[0] != values[1]:
                 raise ExportError(
-                    f"{where} is of a model whose {side} has {name}={theirs}, and "
-                    f"{task.name} has {mine}. {ANOTHER}"
+                    f"{where} is of a model whose {side or 'config'} has {field.name}="
+                    f"{values[0]!r}, and {task.name} has {values[1]!r}. {ANOTHER}"
                 )
 
 
@@ -280,13 +294,19 @@ def _onnx_files(path, functions, opened, said, format):
     return paths
 
 
-def _verify_quantized(cases, paths, task, mode, report):
-    """Quantises the task again, in memory, to know what the files should hold."""
-    with lora_merged(task):
-        matrices, names = Matrices(mode), onnx.names_of(task)
-        for function in {case.function.name: case.function for case in cases}.values():
-            matrices.quantize(onnx.emit(function, names, onnx.DEFAULT_OPSET))
-        agreement.verify(cases, paths, names, matrices, report)
+def _emitted(functions, heads, task, mode):
+    """What the files should hold: the task emitted again, in memory, and quantised."""
+    matrices, graphs = Matrices(mode), {}
+    for name, head in heads.items():
+        options = {each.name for each in head.graph.input}
+        graphs[name] = onnx.emit(
+            functions[name],
+            onnx.names_of(task),
+            onnx.DEFAULT_OPSET,
+            low_memory=onnx.TOKENS_BETWEEN_JOINS in options,
+        )
+        matrices.quantize(graphs[name])
+    return matrices, graphs
 
 
 def _function_in(session, functions, path):

@@ -14,7 +14,7 @@ _TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "int8": 0.02, "uint8": 0.07}
 _ELEMENTS = 2**22  # that are compared at a time
 
 
-def check_onnx(path, head, graph, task, inputs=()):
+def check_onnx(path, head, graph, task):
     """Raises `ExportError` where a file stores another number or text than the task's.
 
     Args:
@@ -22,10 +22,10 @@ def check_onnx(path, head, graph, task, inputs=()):
         head: what it holds, an `onnx.ModelProto`.
         graph: the `OnnxGraph` of the same function of the task, quantised likewise.
         task: what errors name.
-        inputs: names of inputs, whose defaults are none of the task's weights.
     """
     import onnx
 
+    inputs = {each.name for each in head.graph.input}  # their defaults are no weights
     for tensor in head.graph.initializer:
         if tensor.name in graph.initializers and tensor.name not in inputs:
             right = np.asarray(to_numpy(graph.initializers[tensor.name][2]()))

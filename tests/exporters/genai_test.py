@@ -283,6 +283,47 @@ def test_damaged_files_are_refused_and_stay(
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("genai_config.json", "model.bos_token_id", 5),
+        ("genai_config.json", "model.pad_token_id", 5),
+        ("genai_config.json", "model.eos_token_id", [2, 3]),
+        ("genai_config.json", "model.context_length", 7),
+        ("genai_config.json", "model.decoder.inputs.input_ids", "ids"),
+        ("genai_config.json", "search.max_length", 7),
+        ("genai_config.json", "search", None),
+        ("config.json", "vocab_size", 7),
+        ("config.json", "eos_token_id", 3),
+        ("config.json", "model.decoder.max_sequence_length", 7),
+        ("config.json", "model.start_token_id", 4),
+        ("config.json", "model.start_token_id", "four"),
+        ("config.json", "model.decoder", []),
+    ],
+)
+def test_a_config_that_says_otherwise_is_refused(folder, tmp_path, name, keys, value):
+    model, path, _ = folder
+    shutil.copytree(path, tmp_path / "out")
+    said = inner = json.loads((path / name).read_text())
+    *outer, last = keys.split(".")
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    (tmp_path / "out" / name).write_text(json.dumps(said))
+    with pytest.raises(ExportError, match=f"{name}.*{last}|{name} was cut short"):
+        verify(tmp_path / "out", model)
+
+
+def test_options_of_a_session_are_the_user_s(folder, tmp_path):
+    model, path, _ = folder
+    shutil.copytree(path, tmp_path / "out")
+    said = json.loads((path / "genai_config.json").read_text())
+    said["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
+    said["search"]["top_k"] = 3
+    (tmp_path / "out" / "genai_config.json").write_text(json.dumps(said))
+    assert verify(tmp_path / "out", model).format == "genai"
+
+
 def test_without_the_package_the_report_says_so(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(

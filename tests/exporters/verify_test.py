@@ -241,6 +241,38 @@ def test_the_config_says_the_names_of_classes(tmp_path):
     assert said["labels"] == ["a", "b"] and said["task"] == "TextClassifier"
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_file_that_says_another_config_is_refused(tmp_path, beside):
+    """In the file beside it, or in the model's metadata; not what training reads."""
+    model = classifier("a", "b")
+    path = tmp_path / "model"
+    model.export(path, format="onnx")
+    (path / "report.json").unlink()  # tells by sha256 that a file changed
+
+    def write(**changes):
+        file = path / ("config.json" if beside else "forward.onnx")
+        if beside:
+            said = json.loads(file.read_text())
+            said["model"]["encoder"] |= changes
+            file.write_text(json.dumps(said))
+            return
+        proto = onnx.load(file)
+        (entry,) = [e for e in proto.metadata_props if e.key == "config"]
+        said = json.loads(entry.value)
+        said["encoder"] |= changes
+        entry.value = json.dumps(said)
+        onnx.save(proto, file)
+
+    write(dropout=0.7, initializer_range=0.5)
+    verify(path, model)
+    write(max_sequence_length=8)
+    with pytest.raises(ExportError, match="encoder has max_sequence_length=8, and"):
+        verify(path, model)
+    write(max_sequence_length=[])
+    with pytest.raises(ExportError, match="its config is none of this version"):
+        verify(path, model)
+
+
 def graphs_of(graph):
     """A graph and those inside of it."""
     yield graph
