@@ -236,8 +236,12 @@ class EncoderTask(LearnsText, Exports):
         return [parts[0][:first], parts[1][: room - first]], True
 
     def _check_targets(self, x, y):
-        """Raises `ValueError` unless there is a target for every example."""
+        """Raises `ValueError` unless there are examples, and a target for each."""
         size = number_of(x)
+        if not size:
+            raise ValueError(
+                f"{self.name} needs a list of examples, one at least. Received: {x!r}."
+            )
         if y is None or len(y) != size:
             raise ValueError(
                 f"{self.name} needs a target for each of {size} examples. Received: "

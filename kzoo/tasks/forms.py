@@ -54,7 +54,7 @@ def begins_with_text(element):
 
 def number_of(x):
     """How many examples there are, of a list, an array, or a dict of arrays."""
-    return len(next(iter(x.values())) if isinstance(x, dict) else x)
+    return len(next(iter(x.values()), ()) if isinstance(x, dict) else x)
 
 
 def split(x, y, weights, share):

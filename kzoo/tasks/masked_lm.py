@@ -344,8 +344,8 @@ class MaskedLM(EncoderTask):
         """
         if not is_text(x):
             raise ValueError(
-                f"{self.name}.fill reads a list of strings. Received: "
-                f"{type(x).__name__}."
+                f"{self.name}.fill reads a list of strings, one at least. Received: "
+                f"{x!r:.80}."
             )
         if not 1 <= top_k <= self.stack.config.vocabulary_size:
             raise ValueError(
@@ -406,7 +406,7 @@ class MaskedLM(EncoderTask):
             float64 (N, 3): how many of the chosen tokens are the most probable, the sum
             of -log p of them all, and how many are chosen. In the batches' order.
         """
-        found = []
+        x, found = self._checked_examples(x), []
         for batch in self._batches(x, None, batch_size, None, shuffle=False, seed=seed):
             inputs, targets = self._inputs_and_targets(batch)
             places = inputs.pop("masked_positions")[..., None]

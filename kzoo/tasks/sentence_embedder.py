@@ -354,8 +354,14 @@ class SentenceEmbedder(EncoderTask):
         Returns:
             dict of `recall@k` for each k and `mrr@k` for the last, floats; see
             `kzoo.training.scores.retrieval_scores`.
+
+        Raises:
+            ValueError: a query has no relevant text, or one that the corpus lacks; or
+                `top_k` does not rise from 1 at least.
         """
         top_k = (top_k,) if isinstance(top_k, (int, np.integer)) else tuple(top_k)
+        if not top_k or list(top_k) != sorted({*top_k}) or top_k[0] < 1:
+            raise ValueError(f"top_k must rise from 1 at least. Received: {top_k}.")
         relevant = [
             [r] if isinstance(r, (int, np.integer)) else list(r) for r in relevant
         ]
@@ -363,6 +369,12 @@ class SentenceEmbedder(EncoderTask):
             raise ValueError(
                 f"Each of {len(queries)} queries needs a relevant text. Received: "
                 f"{len(relevant)} lists, {sum(not r for r in relevant)} of them empty."
+            )
+        beyond = {r for each in relevant for r in each} - {*range(len(corpus))}
+        if beyond:
+            raise ValueError(
+                f"Relevant texts are indices into the corpus of {len(corpus)}. "
+                f"Received: {sorted(beyond, key=str)[:5]}."
             )
         found = self.search(queries, corpus, max(top_k), **options)
         return retrieval_scores(

@@ -386,6 +386,11 @@ def test_what_does_not_fit_is_named():
         model.fill(["<mask>", "<mask>abcdabcd"])
     with pytest.raises(ValueError, match="top_k.*Received: 0"):
         model.fill(["<mask>"], top_k=0)
+    with pytest.raises(ValueError, match="list of strings, one at least.*'<mask>'"):
+        model.fill("<mask>")
+    for nothing in ([], np.array([]), {}):
+        with pytest.raises(ValueError, match="a list of examples, one at least"):
+            model.score(nothing)
     with pytest.raises(ValueError, match="none in row 1"):
         model.fit({"token_ids": np.array([[START, A], [0, 0]])})
     with pytest.raises(ValueError, match="has no tokenizer"):

@@ -380,6 +380,14 @@ def test_what_cannot_be_embedded_or_searched_is_named():
         task.search(["ab"], ["c"], top_k=0)
     with pytest.raises(ValueError, match="2 queries needs a relevant text.*1 of them"):
         task.score_retrieval(["a", "b"], ["c"], [[0], []])
+    for beyond in (-1, 1, "c", 0.5):
+        with pytest.raises(ValueError, match=f"corpus of 1. Received: .*{beyond}"):
+            task.score_retrieval(["a"], ["c"], [[0, beyond]])
+    for top_k in ((), (3, 1), (0, 1), 0, (1, 1)):
+        with pytest.raises(ValueError, match="top_k must rise from 1 at least"):
+            task.score_retrieval(["a"], ["c"], [0], top_k=top_k)
+    with pytest.raises(ValueError, match="a list of examples, one at least"):
+        task.score([], [])
     with pytest.raises(ValueError, match="'cls', 'last', 'mean', 'max'.*'max_logits'"):
         embedder(pooling="max_logits")
 
