@@ -97,7 +97,8 @@ class SearchOptions:
         repetition_penalty: above 1, tokens that occurred get less likely; see
             `kzoo.generation.processors`.
         no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0 for any.
-        min_new_tokens: so many tokens come before an end token, or a stop string's end.
+        min_new_tokens: so many tokens come before an end token, or a stop string's end;
+            as many as `max_new_tokens` for so many exactly.
         renormalize: with beams, p of the tokens that are left sums to 1 again after
             others were banned, so that a ban makes no sequence less likely.
         banned_tokens: ids, or strings of one token each, that are never generated.
@@ -222,10 +223,10 @@ class SearchOptions:
                 f"too. Received: {drawn}, temperature=0."
             )
         limit = self.max_new_tokens
-        if limit is not None and self.min_new_tokens >= limit and self.min_new_tokens:
+        if limit is not None and self.min_new_tokens > limit:
             raise ValueError(
-                "min_new_tokens must be less than max_new_tokens, which counts the end "
-                f"token. Received: {self.min_new_tokens} and {limit}."
+                "min_new_tokens must be at most max_new_tokens. Received: "
+                f"{self.min_new_tokens} and {limit}."
             )
         places = [place for place in self.forced_tokens or () if place != -1]
         if places and self.forced_prefix is not None:
@@ -283,10 +284,10 @@ class SearchOptions:
                 kept = {n: value for n, value in kept.items() if n not in others}
         limit = given.get("max_new_tokens")
         if _is_int(limit) and "min_new_tokens" in kept:
-            kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit - 1, 0))
+            kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit, 0))
         kept = _without_contradiction(kept, given)
         least = given.get("min_new_tokens")
-        if _is_int(least) and (kept.get("max_new_tokens") or math.inf) <= least:
+        if _is_int(least) and (kept.get("max_new_tokens") or math.inf) < least:
             del kept["max_new_tokens"]
         if "stop_tokens" in defaults and given.get("stop_tokens") is not None:
             both = defaults["stop_tokens"], given["stop_tokens"]

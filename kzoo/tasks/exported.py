@@ -493,7 +493,7 @@ def _in_harmony(inputs, prompts, vocabulary_size):
     require("top_p", draws | (given("top_p", 1.0) >= 1.0), "1 without a temperature")
     require("min_p", draws | (given("min_p", 0.0) <= 0.0), "0 without a temperature")
     least = given("min_new_tokens", 0)
-    require("min_new_tokens", (least < 1) | (least < limit), "less than max_new_tokens")
+    require("min_new_tokens", least <= limit, "at most max_new_tokens")
     if "forced_token_ids" in inputs:
         forced = inputs["forced_token_ids"]
         rows, places = ops.dim(forced, 0), ops.dim(forced, 1)

@@ -333,10 +333,10 @@ class Generates(Task):
                     f"{options.max_length}."
                 )
             limit = self.room(max(1, rest), prompt)
-        if least >= limit and "min_new_tokens" not in given:
-            least = limit - 1
-        elif least >= limit and "max_length" not in given:
-            limit = self.room(max(128, least + 1), prompt)
+        if least > limit and "min_new_tokens" not in given:
+            least = limit
+        elif least > limit and "max_length" not in given:
+            limit = self.room(max(128, least), prompt)
         return dataclasses.replace(options, max_new_tokens=limit, min_new_tokens=least)
 
     def _search_batch(self, prompts, rows, arrays):
@@ -622,4 +622,4 @@ def _limit(limit, arrays):
     """The inputs of a search for prompts that leave `limit` new tokens."""
     least = arrays.get("min_new_tokens")
     own = {"max_new_tokens": limit}
-    return own if least is None else {**own, "min_new_tokens": min(least, limit - 1)}
+    return own if least is None else {**own, "min_new_tokens": min(least, limit)}

@@ -237,6 +237,9 @@ def test_names_dtypes_axes_and_defaults(model, generating):
     sequences, scores = session.run(None, {"encoder_token_ids": prompt})
     assert sequences.shape[:2] == scores.shape == (2, 1)
     assert sequences.shape[2] <= 128
+    exact = {"max_new_tokens": np.array(4), "min_new_tokens": np.array(4)}
+    (exact, _) = session.run(None, {"encoder_token_ids": prompt, **exact})
+    assert exact.shape == (2, 1, 4) and not (exact == model.config.end_token_id).any()
     expected = model.generate([[5, 6, 7], [8, 9]], max_new_tokens=11)
     (short, _) = session.run(
         None, {"encoder_token_ids": prompt, "max_new_tokens": np.array(11)}
@@ -790,7 +793,7 @@ OUT_OF_RANGE = [
         dict(forced_token_ids=[[5, -1, 7]], banned_token_ids=[3, 7]),
         "forced_token_ids must be other ids than banned_token_ids",
     ),
-    (dict(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens"),
+    (dict(min_new_tokens=4), "min_new_tokens must be at most max_new_tokens"),
     (dict(top_k=5), "top_k must be 0 without a temperature"),
     (dict(top_p=0.5), "top_p must be 1 without a temperature"),
     (dict(min_p=0.5), "min_p must be 0 without a temperature"),

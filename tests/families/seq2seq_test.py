@@ -444,7 +444,7 @@ def test_stop_tokens_add_up_and_contradictions_give_way():
     over = kzoo.SearchOptions.over
     defaults = dict(temperature=0.6, top_p=0.9, stop_tokens=[7], min_new_tokens=5)
     made = over(defaults, dict(stop_tokens=[9], max_new_tokens=4))
-    assert (made.stop_tokens, made.min_new_tokens, made.top_p) == ([7, 9], 3, 0.9)
+    assert (made.stop_tokens, made.min_new_tokens, made.top_p) == ([7, 9], 4, 0.9)
     for given in (dict(beams=3), dict(temperature=0.0)):
         made = over(defaults, given)
         assert (made.temperature, made.top_p) == (0.0, 1.0)
@@ -461,11 +461,11 @@ def test_a_given_length_displaces_a_default_that_contradicts_it():
     free = {**defaults, "min_new_tokens": 20}
     assert 20 <= len(model.generate([[5, 6]], min_new_tokens=20)[0]) <= 128
     assert model.search_inputs(min_new_tokens=20)["max_new_tokens"] == 128
-    assert model.search_inputs(max_length=4)["min_new_tokens"] == 2
+    assert model.search_inputs(max_length=4)["min_new_tokens"] == 3
     assert model.search_inputs()["max_new_tokens"] == 13
-    with pytest.raises(ValueError, match="min_new_tokens must be less"):
+    with pytest.raises(ValueError, match="min_new_tokens must be at most"):
         model.generate([[5, 6]], **free)
-    over = kzoo.SearchOptions.over(dict(max_new_tokens=9), dict(min_new_tokens=9))
+    over = kzoo.SearchOptions.over(dict(max_new_tokens=8), dict(min_new_tokens=9))
     assert (over.max_new_tokens, over.min_new_tokens) == (None, 9)
     config = kzoo.ModelConfig.from_size("tiny", "decoder", 30)
     model = kzoo.CausalLM(config, search_defaults=defaults)

@@ -253,6 +253,23 @@ def test_a_result_does_not_depend_on_the_batch(model):
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "options", [{}, dict(beams=3, num_return_sequences=3), dict(temperature=2.0)]
+)
+def test_a_minimum_of_the_limit_gives_so_many_tokens(model, options):
+    """As a ban of all that ends a result."""
+    pad, stops = model.config.pad_token_id, [*range(1, 6)]
+    given = dict(stop_tokens=stops, banned_tokens=[pad], return_scores=True, **options)
+    found, scores = ids_of(model, min_new_tokens=8, **given)
+    given["banned_tokens"] = [pad, *stops, TOKENIZER.end_token_id]
+    expected, right = ids_of(model, **given)
+    assert found == expected
+    np.testing.assert_allclose(scores, right, rtol=1e-6)
+    rows = sum(found, []) if "beams" in options else found
+    assert {len(row) for row in rows} == {8}
+
+
+@pytest.mark.usefixtures("eager")
 def test_banned_tokens_never_come(model):
     banned = ["a", "c", 3]
     for options in ({}, dict(beams=3), dict(temperature=2.0)):
@@ -366,7 +383,7 @@ def test_bans_hold_at_any_temperature():
         (dict(top_k=5), "top_k tell what tokens are drawn from: set temperature"),
         (dict(repetition_penalty=0.0), "repetition_penalty must be .* at least 1e-06"),
         (dict(no_repeat_ngram_size=1.5), "no_repeat_ngram_size must be an integer"),
-        (dict(min_new_tokens=4), "min_new_tokens must be less than max_new_tokens"),
+        (dict(min_new_tokens=5), "min_new_tokens must be at most max_new_tokens"),
         (dict(banned_tokens=[99]), r"banned_tokens must be token ids in \[0, "),
         (dict(banned_tokens=["ab"]), "one token. Received: 'ab', which is 2 tokens"),
         (dict(stop_tokens=[-1]), "stop_tokens must be token ids"),
