@@ -8,7 +8,8 @@
 
 Each .onnx file of the folder is an address, its inputs are the keys of the JSON, and
 its outputs those of the answer; what the file has a default for may be left out.
-`GET /` says all of them. A wrong input has an answer with status 422 that names it.
+`GET /` says all of them. A wrong input has an answer with status 422 that names it;
+so has one that would keep the service busy: see `--most-new-tokens`, `--most-beams`.
 """
 
 import argparse
@@ -37,9 +38,11 @@ class Function:
     Args:
         path: of the .onnx file.
         threads: of onnxruntime; 0 for one a core.
+        most: dict from inputs to the largest number that is answered.
     """
 
-    def __init__(self, path, threads=0):
+    def __init__(self, path, threads=0, most=None):
+        self.most = most or {}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -76,6 +79,12 @@ class Function:
                 f"to be changed. Unknown: {unknown}; missing: {sorted(missing)}."
             )
         feed = {name: self._array(name, value) for name, value in given.items()}
+        for name in self.most.keys() & feed.keys():
+            if feed[name] > self.most[name]:
+                raise ValueError(
+                    f"{name} must be at most {self.most[name]} here. Received: "
+                    f"{feed[name]}."
+                )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
@@ -126,8 +135,14 @@ def _leaves(value):
         yield value
 
 
-def service(folder, threads=0):
+def service(folder, threads=0, most_new_tokens=1024, most_beams=32):
     """The application of a folder's files, or of one file.
+
+    Args:
+        folder: of the files.
+        threads: of onnxruntime, for each file; 0 for one a core.
+        most_new_tokens: that one request may ask for.
+        most_beams: likewise.
 
     Raises:
         FileNotFoundError: there is no .onnx file.
@@ -138,7 +153,8 @@ def service(folder, threads=0):
         raise FileNotFoundError(
             f"{folder} has no .onnx file. Expected what `kzoo export --text` wrote."
         )
-    functions = {path.stem: Function(path, threads) for path in files}
+    most = {"max_new_tokens": most_new_tokens, "beams": most_beams}
+    functions = {path.stem: Function(path, threads, most) for path in files}
     app = fastapi.FastAPI(title=folder.name)
 
     @app.get("/")
@@ -164,8 +180,12 @@ def main():
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
+    parser.add_argument("--most-new-tokens", type=int, default=1024, help="a request")
+    parser.add_argument("--most-beams", type=int, default=32, help="a request")
     asked = parser.parse_args()
-    uvicorn.run(service(asked.folder, asked.threads), host=asked.host, port=asked.port)
+    limits = asked.most_new_tokens, asked.most_beams
+    app = service(asked.folder, asked.threads, *limits)
+    uvicorn.run(app, host=asked.host, port=asked.port)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,8 @@ def command(task_name, results, pieces, verb):
         task = load_model(model, task_name)
         from kzoo.generation import SearchOptions  # now that Keras is loaded anyway
 
+        if n_best > 1 and temperature:
+            raise Failure("--n-best is of beam search: leave out --temperature.")
         if n_best > 1:
             beams = max(beams or task.search_defaults.get("beams", 1), n_best)
         given = dict(

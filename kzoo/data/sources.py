@@ -249,7 +249,8 @@ def load_tfds(name, split, keys=None):
         # TFDS itself looks at the variable only when it is imported.
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     except tfds.core.DatasetNotFoundError:
-        close = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
+        known = sorted({*tfds.list_builders()})  # which has some twice
+        close = difflib.get_close_matches(name.split("/")[0], known)
         hint = f" Did you mean one of {close}?" if close else ""
         raise DataError(f"TFDS has no data set {name!r}.{hint}") from None
     except (ValueError, TypeError, AssertionError) as error:

@@ -25,7 +25,7 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
         ValueError: the shares leave nothing to train on, or an example has no such
             side; its number is named, from 0.
     """
-    if validation < 0 or test < 0 or validation + test >= 1:
+    if not (validation >= 0 and test >= 0 and validation + test < 1):  # nor NaN
         raise ValueError(
             "validation and test must be shares that sum to less than 1. "
             f"Received: validation={validation}, test={test}."

@@ -59,8 +59,9 @@ def attention(
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: the weights' axes do not fit, there are more tokens than weights, a
-            layer or head is not there, or there are too many panels to read.
+        ValueError: the weights' axes do not fit or they are not from 0 to 1, there are
+            more tokens than weights, a layer or head is not there, or there are too
+            many panels to read, or none a line.
     """
     if query_label is None:
         query_label = "from" if key_tokens is None else "output"
@@ -77,6 +78,8 @@ def attention(
             "Choose some with layers=[...] or heads=[...], or heads='mean'; "
             "attention_heads draws all, small."
         )
+    if columns < 1:
+        raise ValueError(f"columns must be 1 at least. Received: {columns}.")
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
     # A panel is as large as its tokens need, within what a page can show.
@@ -85,6 +88,7 @@ def attention(
     figure = new_figure(columns * (width + 0.25) + 1.3, lines * (height + 0.8) + 0.6)
     grid = figure.subplots(lines, columns, squeeze=False)
     used = (slice(len(query_tokens)), slice(len(key_tokens)))
+    check_weights("attention", [values[used] for _, values in panels])
     highest = max(float(values[used].max()) for _, values in panels) or 1.0
     for place, axes in enumerate(grid.flat):
         if place >= len(panels):
@@ -131,18 +135,19 @@ def attention_heads(weights, *, lengths=None, layers=None, example=0, title=None
     layer_list = by_layer(weights, example, "attention_heads")
     names = [
         _index("layer", index, len(layer_list))
-        for index in (range(len(layer_list)) if layers is None else layers)
+        for index in _indices(layers, len(layer_list))
     ]
     if not names:
         raise ValueError("attention_heads needs one layer at least.")
     rows, keys = layer_list[0].shape[1:]
-    lengths = (rows, keys) if lengths is None else tuple(lengths)
+    lengths = (rows, keys) if lengths is None else tuple(np.ravel(lengths).tolist())
     if len(lengths) != 2 or not (1 <= lengths[0] <= rows and 1 <= lengths[1] <= keys):
         raise ValueError(
             f"lengths must be two numbers, 1 to {rows} and 1 to {keys}. "
             f"Received: {lengths}."
         )
     rows, keys = lengths
+    check_weights("attention_heads", [layer_list[i][:, :rows, :keys] for i in names])
     maps = [
         [_pooled(head[:rows, :keys]) for head in layer_list[index]] for index in names
     ]
@@ -212,10 +217,10 @@ def by_layer(weights, example, who):
                 "encoder, decoder and cross-attention apart. "
                 f"Received shapes: {[layer.shape for layer in batch]}."
             )
-        if not -len(batch[0]) <= example < len(batch[0]):
+        rows = min(map(len, batch))
+        if not -rows <= example < rows:
             raise ValueError(
-                f"example must be a row of the batch of {len(batch[0])}. "
-                f"Received: {example}."
+                f"example must be a row of the batch of {rows}. Received: {example}."
             )
         return [layer[example] for layer in batch]
     weights = np.asarray(weights, np.float32)
@@ -246,11 +251,25 @@ def check_tokens(who, layer_list, query_tokens, key_tokens):
     return query_tokens, key_tokens
 
 
+def check_weights(who, arrays):
+    """Raises `ValueError` unless all numbers of arrays are attention weights."""
+    for array in arrays:
+        if not ((array >= 0) & (array <= 1.001)).all():  # NaN is neither
+            raise ValueError(
+                f"{who} draws attention weights, from 0 to 1. Received: "
+                f"{array.min():.3g} to {array.max():.3g}."
+            )
+
+
+def _indices(given, count):
+    """Those given, of which one may stand alone; all by default."""
+    return range(count) if given is None else np.ravel(given).tolist()
+
+
 def _panels(layer_list, layers, heads):
     """(title, float (T, S)) of each panel."""
-    chosen = range(len(layer_list)) if layers is None else layers
     panels = []
-    for index in chosen:
+    for index in _indices(layers, len(layer_list)):
         layer = _index("layer", index, len(layer_list))
         values = layer_list[layer]
         where = f"layer {layer + 1}" if len(layer_list) > 1 else ""
@@ -262,7 +281,7 @@ def _panels(layer_list, layers, heads):
             name = ", ".join(filter(None, (where, "mean of heads")))
             panels.append((name, values.mean(axis=0)))
             continue
-        for number in range(len(values)) if heads is None else heads:
+        for number in _indices(heads, len(values)):
             head = _index("head", number, len(values))
             name = f"head {head + 1}" if len(values) > 1 else ""
             panels.append((", ".join(filter(None, (where, name))), values[head]))

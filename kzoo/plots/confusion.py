@@ -1,5 +1,7 @@
 """Which classes are taken for which."""
 
+import numbers
+
 import numpy as np
 
 from kzoo.plots.style import (
@@ -23,34 +25,41 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
     Args:
         true: the class of each example, an int or a name.
         predicted: likewise, as many.
-        names: of the classes, in the order of the axes; ints in `true` and `predicted`
-            are then indices of it. By default what is there, sorted.
+        names: of the classes, in the order of the axes; ints and bools in `true` and
+            `predicted` that are none of them are then indices of it. By default what is
+            there, sorted.
         title: above the figure.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: no examples, not as many predictions, or a class that is not in
-            `names`.
+        ValueError: no examples, not as many predictions, a class that is not in
+            `names`, or names that are equal or cannot be sorted.
     """
-    true, predicted = list(np.asarray(true)), list(np.asarray(predicted))
+    true, predicted = np.asarray(true).tolist(), np.asarray(predicted).tolist()
     if not true or len(true) != len(predicted):
         raise ValueError(
             "confusion_matrix needs a prediction for each of 1 or more examples. "
             f"Received: {len(true)} true and {len(predicted)} predicted classes."
         )
+    found = {*true, *predicted}
     if names is None:
-        names = sorted({*true, *predicted})
-        places = {name: place for place, name in enumerate(names)}
-    else:
-        names = list(names)
-        places = {name: place for place, name in enumerate(names)}
-        if any(isinstance(value, np.integer) for value in true):
-            places = dict(enumerate(range(len(names))))
-    unknown = sorted(
-        {str(value) for value in [*true, *predicted] if value not in places}
-    )
+        try:
+            names = sorted(found)
+        except TypeError as error:
+            kinds = sorted({type(value).__name__ for value in found})
+            raise ValueError(
+                f"The classes should be all names or all numbers. Received: {kinds}."
+            ) from error
+    names = list(names)
+    places = {name: place for place, name in enumerate(names)}
+    if len(places) < len(names):
+        raise ValueError(f"The names of the classes should differ. Received: {names}.")
+    counted = all(isinstance(value, numbers.Integral) for value in found)
+    if counted and not found <= places.keys():
+        places = {place: place for place in range(len(names))}
+    unknown = sorted(str(value) for value in found - places.keys())
     if unknown:
         raise ValueError(
             f"Each class must be one of the {len(names)} names, or its index. "

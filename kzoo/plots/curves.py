@@ -17,13 +17,15 @@ def training_curve(history, *, title=None, validation_freq=None):
         history: Keras's `History`; or a dict from name to a value an epoch; or a list
             of dicts, one an epoch, as `kzoo train` writes to `history.json`.
         title: above the figure.
-        validation_freq: that of `fit`, where the number of values does not tell it.
+        validation_freq: that of `fit`, where the number of values does not tell it: an
+            int, or a list of epochs, from 1.
 
     Returns:
         `matplotlib.figure.Figure`, a panel a measure.
 
     Raises:
-        ValueError: no epoch; or it is needed, and not given.
+        ValueError: no epoch; or `validation_freq` is needed and not given, or gives
+            another number of values.
     """
     epochs, series = _series(history)
     names = [name for name in series if not name.startswith("val_")]
@@ -40,12 +42,12 @@ def training_curve(history, *, title=None, validation_freq=None):
             (f"val_{name}", "validation", COLORS[1]),
         ):
             values = series.get(key, ())
-            every = 1
-            if key.startswith("val_"):
-                every = validation_freq or _frequency(len(epochs), len(values))
+            places = epochs
+            if values and len(values) != len(epochs):
+                places = _validated(epochs, len(values), validation_freq)
             points = [
                 (epoch, value)
-                for epoch, value in zip(epochs[every - 1 :: every], values)
+                for epoch, value in zip(places, values)
                 if value is not None and math.isfinite(value)
             ]
             if not points:
@@ -64,7 +66,8 @@ def training_curve(history, *, title=None, validation_freq=None):
         axes.grid(axis="y", color="#eeeeee")
         axes.set_axisbelow(True)
         axes.set_xlabel("epoch", fontsize=9, color=INK)
-        axes.set_title(name.replace("_", " "), fontsize=10, color=INK, loc="left")
+        heading = dict(fontsize=10, color=INK, loc="left", parse_math=False)
+        axes.set_title(name.replace("_", " "), **heading)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if len(drawn) > 1:
@@ -93,13 +96,24 @@ def _series(history):
     return epochs or list(range(1, longest + 1)), series
 
 
-def _frequency(epochs, values):
-    """How many epochs a value of the validation is for."""
-    fits = [every for every in range(1, epochs + 1) if epochs // every == values]
-    if len(fits) > 1 and values:
-        raise ValueError(
-            f"{values} values of the validation in {epochs} epochs are of every "
-            f"{fits[0]} to {fits[-1]} epochs: give validation_freq, as to fit. "
-            "Received: None."
-        )
-    return fits[0] if fits else 1
+def _validated(epochs, values, freq):
+    """The epochs that so many values of a validation are of, as Keras counts them."""
+    if freq is None:
+        found = [
+            places
+            for every in range(2, max(epochs) + 1)
+            if len(places := [e for e in epochs if e % every == 0]) == values
+        ]
+        if found and all(places == found[0] for places in found):
+            return found[0]
+    else:
+        chosen = freq
+        if isinstance(freq, int):  # 0 and less have no multiples
+            chosen = range(freq, max(epochs) + 1, freq) if freq > 0 else ()
+        places = [epoch for epoch in epochs if epoch in chosen]
+        if len(places) == values:
+            return places
+    raise ValueError(
+        f"There are {values} values of the validation in the epochs {epochs[0]} to "
+        f"{epochs[-1]}: give validation_freq, as to fit. Received: {freq}."
+    )

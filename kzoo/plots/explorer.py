@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kzoo.files import write_text
-from kzoo.plots.attention import by_layer, check_tokens
+from kzoo.plots.attention import by_layer, check_tokens, check_weights
 
 _UNIT = 1000  # weights are written in thousandths
 _MOST_NUMBERS = 8_000_000  # about 20 MB
@@ -79,7 +79,7 @@ def attention_explorer(views, *, example=0, title="Attention", path=None):
         data = data.replace(character, f"\\u{ord(character):04x}")
     template = resources.files("kzoo.plots").joinpath("explorer.html")
     before, after = template.read_text(encoding="utf-8").split("{{DATA}}")
-    page = before.replace("{{TITLE}}", html.escape(title)) + data + after
+    page = before.replace("{{TITLE}}", html.escape(title or "")) + data + after
     if path is not None:
         write_text(Path(path), page)
     return ExplorerPage(page)
@@ -98,11 +98,7 @@ def _view(name, parts, example):
     rounded = []
     for layer in layers:
         used = layer[:, : len(queries), : len(keys)]
-        if not ((used >= 0) & (used <= 1.001)).all():
-            raise ValueError(
-                f"Attention weights are from 0 to 1. Received: {used.min():.3g} to "
-                f"{used.max():.3g} in the view {name!r}."
-            )
+        check_weights(f"The view {name!r}", [used])
         thousandths = np.rint(used * _UNIT).astype(int)
         rounded.append(thousandths.reshape(len(used), -1).tolist())
     return {

@@ -144,8 +144,13 @@ def rotary(head_dim=64, *, max_wavelength=10_000.0, length=512, title=None):
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: H is odd, or there are fewer than 2 tokens.
+        ValueError: H is odd, there are fewer than 2 tokens, or the base is no positive
+            number.
     """
+    if not 0 < max_wavelength < np.inf:
+        raise ValueError(
+            f"max_wavelength must be a positive number. Received: {max_wavelength}."
+        )
     if head_dim < 2 or head_dim % 2 or length < 2:
         raise ValueError(
             "rotary needs an even head_dim, turned in pairs, and 2 tokens at least. "

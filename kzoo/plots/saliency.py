@@ -134,6 +134,7 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
         1.08,
         0.5,
         label,
+        parse_math=False,
         transform=bar_axes.transAxes,
         fontsize=8,
         color=INK,

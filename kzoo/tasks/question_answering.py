@@ -1,5 +1,6 @@
 """Extractive question answering: the part of a context that answers a question."""
 
+import numbers
 import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from kzoo.tasks.encoder_task import PredictionTask
 from kzoo.tasks.forms import check_no_others, is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import answer_scores
+
+_ANSWERS = "text", "answer_start"  # keys of SQuAD's `answers`
 
 
 class Answer(NamedTuple):
@@ -152,7 +155,9 @@ class QuestionAnswering(PredictionTask):
 
         Args:
             x: pairs (question, context) of strings.
-            y: pairs (answer, its first character in the context); or `None`.
+            y: pairs (answer, its first character in the context), or SQuAD's `answers`,
+                dicts of lists `text` and `answer_start`, of which the first counts; or
+                `None`.
 
         Returns:
             dict of lists: `token_ids`, `first` and `last` (places of the answer's
@@ -221,11 +226,15 @@ class QuestionAnswering(PredictionTask):
         return held[0], held[-1]
 
     def _checked_answer(self, number, answer):
+        if isinstance(answer, Mapping):  # SQuAD's, which may have several: the first
+            answer = [next(iter(answer.get(k, ())), None) for k in _ANSWERS]
         fits = isinstance(answer, (tuple, list)) and len(answer) == 2
-        if not fits or not isinstance(answer[0], str) or isinstance(answer[1], str):
+        kinds = str, numbers.Integral
+        if not fits or not all(map(isinstance, answer, kinds)):
             raise ValueError(
-                "The target of a question is (answer, its first character), and every "
-                f"question has one. Received: {answer!r} for example {number}."
+                "The target of a question is (answer, its first character), or a dict "
+                f"of lists {' and '.join(_ANSWERS)}, and every question has one. "
+                f"Received: {answer!r} for example {number}."
             )
         return answer[0], int(answer[1])
 

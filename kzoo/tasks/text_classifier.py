@@ -325,7 +325,7 @@ def check_labels(labels, num_classes):
             f"labels={labels!r}, num_classes={num_classes!r}."
         )
     if labels is not None:
-        labels = list(labels)
+        labels = [*labels] if not isinstance(labels, str) else [labels]
         if not all(isinstance(label, str) for label in labels):
             raise ValueError(
                 "labels are names, strings; for classes that are ints from 0 give "
@@ -334,8 +334,8 @@ def check_labels(labels, num_classes):
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels must differ. Received: {labels}.")
     count = len(labels) if labels is not None else num_classes
-    if count < 2:
-        raise ValueError(f"There must be at least 2 classes. Received: {count}.")
+    if not isinstance(count, numbers.Integral) or count < 2:
+        raise ValueError(f"There must be at least 2 classes. Received: {count!r}.")
     return labels, count
 
 

@@ -123,6 +123,7 @@ def retrieval_scores(found, relevant, top_k=(1, 5, 10)):
         first k; and `mrr@k` for the last k, the mean of 1 / rank of the first relevant
         one, 0 where it is not among the k.
     """
+    found = [list(dict.fromkeys(ids)) for ids in found]  # one given twice counts once
     hits = [
         np.isin(ids, list(right)) for ids, right in zip(found, relevant, strict=True)
     ]
@@ -168,7 +169,8 @@ def answer_scores(references, predictions):
     Both sides are lower-cased and lose punctuation, the articles "a", "an", "the" and
     surplus white space. F1 is that of the two bags of words, and of several references
     the best counts (Rajpurkar et al., 2016, https://arxiv.org/abs/1606.05250,
-    section 6.1).
+    section 6.1). Two answers of which nothing is left are equal, as in the script of
+    SQuAD 2.0; the F1 of that of 1.1 is 0 there.
 
     Args:
         references: a list of texts for each question, at least one.

@@ -502,12 +502,7 @@ def _running_nats(task, recipe, text, stride=None, batch_size=32):
         float64 (N, 2): nats, and tokens counted, of every window.
     """
     length = recipe.training.length
-    stride = stride or length // 2
-    if not 0 < stride <= length:
-        raise ValueError(
-            f"[evaluation.options] stride must be in [1, {length}], the length of a "
-            f"window. Received: {stride}."
-        )
+    stride = stride or max(1, length // 2)
     ids = task.tokenizer.encode([text])[0]
     pad, start = task.config.pad_token_id, task.config.start_token_id
     ends = [min(length, len(ids))]

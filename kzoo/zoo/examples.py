@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -92,21 +93,29 @@ def inputs_and_targets(recipe, examples):
         counted = "num_classes" in recipe.task_options
         names = recipe.task_options.get("labels", () if counted else set(targets))
         count = recipe.task_options.get("num_classes", len(names))
-        targets = [_class(label, names, count, i) for i, label in enumerate(targets)]
+        targets = _class_targets(targets, names, count)
     return x, targets
 
 
-def _class(label, names, count, i):
-    """A class by its name or, where that is none, its number."""
-    if label in names:
-        return label
-    if label.isdigit() and int(label) < count:
-        return int(label)
-    known = ", ".join(map(repr, names)) or f"numbers below {count}"
-    raise DataError(
-        f"Example {i + 1} has a label that the recipe does not know. Expected: {known}"
-        f"{', or their numbers from 0' if names else ''}. Received: {label!r}."
-    )
+def _class_targets(labels, names, count):
+    """The classes of examples: all by their names, or all by their numbers.
+
+    Names that look like numbers are names, so that none stands for another class.
+    """
+    numbers = {str(number): number for number in range(count)}
+    by_name = {name: name for name in names}
+    numbered = not by_name.keys() & {*labels}
+    numbered &= not any(re.fullmatch("[0-9]+", str(name)) for name in names)
+    places = numbers if numbered else by_name
+    for i, label in enumerate(labels):
+        if label not in places:
+            known = ", ".join(map(repr, names)) or f"numbers below {count}"
+            either = ", or their numbers from 0" if numbered and names else ""
+            raise DataError(
+                f"Example {i + 1} has a label that the recipe does not know. Expected: "
+                f"{known}{either}. Received: {label!r}."
+            )
+    return [places[label] for label in labels]
 
 
 def labels_of(recipe, examples):

@@ -38,6 +38,7 @@ import tomli_w
 
 from kzoo.config import DROPOUT_RATES, SIZES, ModelConfig
 from kzoo.files import write_text
+from kzoo.generation.options import SearchOptions
 from kzoo.zoo.registry import RECIPE, SHIPPED
 from kzoo.zoo.tables import (
     RecipeError,
@@ -79,6 +80,16 @@ _ARCHITECTURES = {"seq2seq_lm": "encoder_decoder", "causal_lm": "decoder"}
 NUMBERS = ("pair_scorer", "sentence_embedder", "text_regressor")
 _SAMPLED = ("unigram", "sentencepiece-bpe")
 _PIECES = ("across_words", "max_piece_length")  # keys of these alone
+# Options of the verb that answers a test set, but those that give something else.
+_OPTIONS = {
+    "causal_lm": ("batch_size",),
+    "masked_lm": ("batch_size", "seed"),
+    "seq2seq_lm": tuple(
+        {field.name for field in dataclasses.fields(SearchOptions)}
+        - {"num_return_sequences", "processors"}
+        | {"batch_size", "jit_compile"}
+    ),
+}
 # Keys of `Model` that are no fields of configs.
 _WHOLE = ("size", "config", "preset")
 
@@ -132,7 +143,8 @@ class HoldOut:
     seed: int = 0
 
     def __post_init__(self):
-        if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
+        shares = self.validation, self.test
+        if not (all(share >= 0 for share in shares) and sum(shares) < 1):  # nor NaN
             refuse(
                 "[data.hold_out] validation, test",
                 "shares that sum to less than 1",
@@ -189,6 +201,10 @@ class Data:
             refuse("[data] validation, hold_out.validation", "one of the two", "both")
         if held_out.test and "test" in self.test:
             refuse("[data] test.test, hold_out.test", "one of the two", "both")
+        if "validation" in self.test and (self.validation or held_out.validation):
+            refuse("[data] test.validation", "another name beside validation", "it")
+        if "" in self.replace:
+            refuse("[data] replace", "no empty text", self.replace)
         if self.format == "running" and self.hold_out and held_out.by != "end":
             refuse("[data.hold_out] by", '"end" with running text', repr(held_out.by))
         number = 2 if self.format == "parallel" else 1
@@ -203,6 +219,10 @@ class Data:
                     f"{number} file{'s' * (number > 1)} of format {self.format!r}",
                     list(source.files),
                 )
+            if source is not None and len(set(source.files)) < number:
+                refuse(f"[data] {key}", "two different files", list(source.files))
+        if self.columns and len(set(self.columns)) < len(self.columns):
+            refuse("[data] columns", "different ones", list(self.columns))
         if self.columns and self.format in ("parallel", "running"):
             refuse("[data] columns", f"none with format {self.format!r}", self.columns)
 
@@ -248,6 +268,8 @@ class Tokenizer:
         pieces = [key for key in _PIECES if getattr(self, key)]
         if self.folder is not None and (given or self.lowercase or pieces):
             refuse("[tokenizer] folder", "no other key beside it", given + pieces)
+        if self.lowercase and self.kind is None:
+            refuse("[tokenizer] lowercase", "a kind, to be learned so", "none")
         if pieces and self.kind not in _SAMPLED:
             expected = f"a kind of {_SAMPLED}"
             refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
@@ -304,6 +326,8 @@ class Model:
         if self.preset is not None and set(self.fields) - set(DROPOUT_RATES):
             expected = f"no field but {', '.join(DROPOUT_RATES)} beside it"
             refuse("[model] preset", expected, sorted(self.fields))
+        if "vocabulary_size" in self.fields:
+            refuse("[model] vocabulary_size", "none: it is the [tokenizer]'s", "it")
         if self.size is not None and self.size not in SIZES:
             refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))
 
@@ -491,7 +515,7 @@ class Evaluation:
     Args:
         options: of `generate` for a `seq2seq_lm`; `stride` for running text: how many
             tokens a window of `[training] length` is moved on, so that each has at
-            least length - stride before it; else of `predict`.
+            least length - stride before it; else `batch_size`.
         measures: names of those that are reported; all of the task where it is empty.
         main: a test set and a measure, the figure that stands for the model.
         interval: two numbers between which it lies when the recipe is run again.
@@ -642,6 +666,9 @@ class Recipe:
         ):
             if value and not fits:
                 refuse(f"[training] {key}", f"{expected}, to be given", value)
+        if training.score_range is not None and training.label_smoothing:
+            both = "[training] score_range, label_smoothing"
+            refuse(both, "one of the two: there is no cross-entropy", "both")
         if self.data.format in ("running", "tagged"):
             for key in ("replace", "last_words"):
                 if getattr(self.data, key):
@@ -654,6 +681,15 @@ class Recipe:
             refuse(
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
             )
+        known = list(_OPTIONS.get(self.task, ("batch_size",)))
+        known += ["stride"] if running and self.task == "causal_lm" else []
+        others = self.evaluation.options.keys() - {*known}
+        if others:
+            refuse("[evaluation.options]", f"some of {sorted(known)}", sorted(others))
+        stride = self.evaluation.options.get("stride", 1)
+        if not isinstance(stride, int) or not 1 <= stride <= (training.length or 1):
+            expected = f"a number in [1, {training.length}], the length of a window"
+            refuse("[evaluation.options] stride", expected, repr(stride))
         tokenizer = self.tokenizer
         if training.teacher and tokenizer.splits > 1:
             refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
@@ -665,6 +701,8 @@ class Recipe:
                 "both" if own else "neither",
             )
         if self.model.preset is not None:
+            if training.embeddings:
+                refuse("[training] embeddings", "no preset, which has its own", "both")
             return
         config = self.model_config(tokenizer.vocabulary_size or 1000)
         stack = config.decoder or config.encoder

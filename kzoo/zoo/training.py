@@ -16,6 +16,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+import filelock
 import keras
 import numpy as np
 
@@ -78,7 +79,8 @@ def train(recipe, folder, out, *, callbacks=()):
     Raises:
         DataError: the data are missing or cannot be right; nothing is written.
         ValueError: `out` holds something else; `OtherTraining`: another training, of
-            which an epoch was done; `Diverged`: a loss is not finite.
+            which an epoch was done, or one that a process is busy with; `Diverged`: a
+            loss is not finite.
 
     Example:
         >>> from kzoo.zoo import recipes, training
@@ -136,6 +138,7 @@ class Run:
     def _begin(self):
         """Writes the settings, or compares them; whether the training goes on."""
         check_folder(self.out)
+        self._lock = _locked(self._work)
         settings = {
             "recipe": _deciding(self.recipe),
             "texts": fingerprint(self._examples, self._held_out),
@@ -173,7 +176,6 @@ class Run:
                     f"average can be {max(found, 1)} at most, or epochs more. "
                     f"Received: {training.average}."
                 )
-        self._work.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
         return resumed
 
@@ -300,10 +302,13 @@ class Run:
 
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
+        for left in self.out.glob(f".{CONFIG_FILE}.*"):  # by a kill while they were
+            shutil.rmtree(left, ignore_errors=True)
         self.task.save_folder(self.out)
         self.recipe.save(self.out / RECIPE)
         curve = training_curve(self.history, title=self.recipe.name)
         curve.savefig(self.out / CURVE)
+        self._lock.release(force=True)
         return self.task
 
     def _compile(self):
@@ -501,6 +506,28 @@ def check_folder(out):
         raise ValueError(
             f"{out} is not empty and has no training to go on with. Name a new folder."
         )
+
+
+def _locked(folder):
+    """A held lock on a training's folder, which the end of the process releases.
+
+    This process may train there again: a notebook keeps what an error left.
+
+    Raises:
+        OtherTraining: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(
+        folder / "lock", timeout=0, thread_local=False, is_singleton=True
+    )
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise OtherTraining(
+            f"Another process trains in {folder.parent}. Wait for its end, or name "
+            "another folder."
+        ) from None
+    return lock
 
 
 def begin_with_tf_idf(task, texts, seed=0):

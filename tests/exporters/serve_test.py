@@ -58,6 +58,8 @@ def test_json_is_answered_as_keras_does(client):
         ({"text": [["a"], ["b", "c"]]}, "text must be strings with the axes"),
         ({"text": eval("[" * 40 + "'a'" + "]" * 40)}, "text"),
         ({"text": "a", "beams": 0}, "beams must be at least 1"),
+        ({"text": "a", "beams": 33}, "beams must be at most 32 here. Received: 33."),
+        ({"text": "a", "max_new_tokens": 1025}, "max_new_tokens must be at most 1024"),
     ],
 )
 def test_a_wrong_input_is_named(client, given, message):

@@ -51,6 +51,17 @@ def test_layers_and_heads_can_be_chosen(weights):
     ]
 
 
+def test_one_layer_and_one_head_may_stand_alone(weights):
+    figure = plots.attention(weights, "abcd", "vwxyz", layers=1, heads=0)
+    expected = plots.attention(weights, "abcd", "vwxyz", layers=[1], heads=[0])
+    assert [axes.get_title() for axes in figure.axes] == [
+        axes.get_title() for axes in expected.axes
+    ]
+    assert plots.attention_heads(weights, layers=0, lengths=(4, 5)).axes
+    with pytest.raises(ValueError, match="lengths must be two numbers"):
+        plots.attention_heads(weights, lengths=4)
+
+
 def test_the_mean_of_heads_is_drawn_on_request(weights):
     figure = plots.attention(weights, "abcd", "vwxyz", heads="mean")
     first, second = panels(figure)
@@ -110,6 +121,13 @@ def test_a_dollar_sign_and_many_tokens_are_written(tmp_path):
         (dict(heads="max"), "indices or 'mean'"),
         (dict(heads=[]), "one layer and one head"),
         (dict(example=2), "row of the batch of 2"),
+        (dict(weights=np.full((4, 5), np.nan)), "from 0 to 1. Received: nan to nan"),
+        (dict(weights=np.full((4, 5), -0.5)), "weights, from 0 to 1. Received: -0.5"),
+        (dict(columns=0), "columns must be 1 at least. Received: 0"),
+        (
+            dict(weights=[np.ones((3, 1, 4, 5)), np.ones((2, 1, 4, 5))], example=2),
+            "row of the batch of 2",
+        ),
         (dict(weights=np.ones(3)), "Received: shape"),
         (dict(weights=[np.ones((4, 5))]), "Received shapes"),
         (dict(weights=np.ones((7, 7, 4, 5))), "49 panels are.*attention_heads draws"),

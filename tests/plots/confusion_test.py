@@ -60,6 +60,22 @@ def test_numbers_are_in_their_order_and_yes_and_no_are_classes():
     np.testing.assert_array_equal(drawn(figure), [[0, 1], [0, 1]])
 
 
+@pytest.mark.parametrize(
+    ("true", "predicted", "names"),
+    [
+        (np.array([0, 1], object), np.array([1, 1], object), ["a", "b"]),
+        ([False, True], [True, True], ["no", "yes"]),
+        ([3, 5], [5, 5], [3, 5]),
+        ([0, 1], [1, 1], [0, 1]),
+        (["3", "5"], ["5", "5"], ["3", "5"]),
+        (np.array([0, 1], "int8"), [1, 1], ["a", "b"]),
+    ],
+)
+def test_classes_are_names_or_else_indices(true, predicted, names):
+    figure = plots.confusion_matrix(true, predicted, names)
+    np.testing.assert_array_equal(drawn(figure), [[0, 1], [0, 1]])
+
+
 def test_cells_of_many_classes_have_counts_alone_and_of_very_many_nothing():
     assert cells(plots.confusion_matrix(range(20), range(20)))[3, 3] == "1"
     assert not cells(plots.confusion_matrix(range(50), range(50)))
@@ -72,6 +88,8 @@ def test_cells_of_many_classes_have_counts_alone_and_of_very_many_nothing():
         ((["a"], ["a", "b"]), "1 true and 2 predicted"),
         ((["a"], ["b"], ["a"]), "one of the 1 names.*Received: b"),
         (([0], [3], ["x", "y"]), "one of the 2 names, or its index. Received: 3"),
+        (([0], ["a"]), r"all names or all numbers. Received: \['int', 'str'\]"),
+        (([0], [1], ["x", "x"]), r"names of the classes should differ. .*'x', 'x'"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(arguments, message):

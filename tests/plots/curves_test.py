@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kzoo import plots
@@ -52,10 +53,33 @@ def test_validation_of_every_third_epoch_stands_at_its_own():
     drawn = lines(plots.training_curve(of_keras))
     assert drawn["loss", "validation"] == ([3, 6], [4.5, 1.5])
     few = {"loss": series["loss"], "val_loss": [1.0]}
-    with pytest.raises(ValueError, match="1 values .* of every 4 to 7 epochs: give"):
+    with pytest.raises(
+        ValueError, match="1 values .* the epochs 1 to 7: give validation_freq"
+    ):
         plots.training_curve(few)
     drawn = lines(plots.training_curve(few, validation_freq=5))
     assert drawn["loss", "validation"] == ([5], [1.0])
+    for wrong in (3, 8, 0, -1, [2, 3], [9]):
+        with pytest.raises(ValueError, match="1 values .* give validation_freq"):
+            plots.training_curve(few, validation_freq=wrong)
+
+
+def test_validation_stands_where_keras_validates():
+    """By the number of the epoch, wherever `fit` begins; or at those of a list."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((4, 2), "float32")
+    given = dict(y=x[:, :1], validation_data=(x, x[:, :1]), verbose=0)
+    asked = dict(initial_epoch=5, epochs=10, validation_freq=2)
+    history = model.fit(x, **given, **asked)
+    for options in ({}, dict(validation_freq=2)):
+        drawn = lines(plots.training_curve(history, **options))
+        assert drawn["loss", "validation"][0] == [6, 8, 10]
+    history = model.fit(x, **given, epochs=6, validation_freq=[2, 5])
+    drawn = lines(plots.training_curve(history, validation_freq=[2, 5]))
+    assert drawn["loss", "validation"][0] == [2, 5]
 
 
 @pytest.mark.parametrize("history", [[], {}, {"loss": []}])

@@ -295,6 +295,9 @@ def test_what_does_not_fit_is_named():
         (("", 1), "'' at 1"),
         (None, "every question has one. Received: None for example 1"),
         ("bc", "Received: 'bc' for example 1"),
+        (("bc", 1.9), r"Received: \('bc', 1.9\) for example 1"),
+        ({"text": [], "answer_start": []}, r"Received: \[None, None\] for example 1"),
+        ({"text": ["bc"]}, r"Received: \['bc', None\] for example 1"),
     ):
         with pytest.raises(ValueError, match=wrong):
             model.fit([pair, pair], [("b", 1), answer], verbose=0)
@@ -335,3 +338,11 @@ def test_answers_may_be_as_squad_has_them():
     found = [answer.text for answer in model.answer(x)]
     y = [{"text": ["no", text], "answer_start": [0, 0]} for text in found]
     assert model.score(x, y) == {"exact_match": 1.0, "f1": 1.0}
+    y = [
+        {"text": ["bc", "c"], "answer_start": [1, 2]},
+        {"text": np.array(["a"]), "answer_start": np.array([3])},
+    ]
+    found, expected = (model.encode_examples(x, t) for t in (y, [("bc", 1), ("a", 3)]))
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(found[name], rows)

@@ -97,3 +97,5 @@ def test_recall_and_reciprocal_rank():
             "mrr@3": (1 / 2 + 1 + 0) / 3,
         }
     )
+    got = retrieval_scores([[3, 3, 5, 1]], [[3, 1]], top_k=(2, 3))  # one given twice
+    assert got == {"recall@2": 0.5, "recall@3": 1.0, "mrr@3": 1.0}

@@ -14,6 +14,7 @@ import kzoo
 from kzoo.data import DataError
 from kzoo.training.scores import entity_scores
 from kzoo.zoo import evaluation, training
+from kzoo.zoo.examples import inputs_and_targets
 from kzoo.zoo.recipes import Evaluation, Recipe, shipped
 from tests.harness import to_numpy
 
@@ -73,9 +74,38 @@ def test_numbers_of_a_file_are_the_classes_that_a_recipe_names():
 @pytest.mark.parametrize("label", ["2", "-1", "pos", ""])
 def test_a_label_that_the_recipe_does_not_know_is_refused(label):
     recipe = recipe_of("imdb-sentiment")
-    examples = [("a", "0"), ("b", "positive"), ("c", label)]
-    with pytest.raises(DataError, match="Example 3 .*'negative', 'positive', or their"):
-        evaluation.measures(recipe, examples, ["negative"] * 3)
+    for known, expected in (
+        (["0", "1"], "'negative', 'positive', or their numbers from 0. Rec"),
+        (["negative", "positive"], "'negative', 'positive'. Rec"),
+    ):
+        examples = [("a", known[0]), ("b", known[1]), ("c", label)]
+        with pytest.raises(DataError, match=f"Example 3 .* Expected: {expected}"):
+            evaluation.measures(recipe, examples, ["negative"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "classes"),
+    [
+        (["1", "2", "3", "4"], ["2", "1", "4"], ["2", "1", "4"]),
+        (["1", "2", "3", "4"], ["0", "1", "2", "3"], "Example 1 .*Received: '0'"),
+        (["1", "2", "3", "4"], ["0", "0"], "Example 1 .*'3', '4'. Received: '0'"),
+        (["no", "yes"], ["1", "0", "1"], [1, 0, 1]),
+        (["no", "yes"], ["yes", "0"], "Example 2 .*'no', 'yes'. Received: '0'"),
+        (["no", "yes"], ["1", "01"], "Example 2 .*Received: '01'"),
+        (["no", "yes"], ["²"], "Example 1 .*Received: '²'"),
+        (["no", "yes"], ["١"], "Example 1 .*Received: '١'"),
+    ],
+)
+def test_classes_are_all_names_or_all_numbers(names, labels, classes):
+    """So that no label stands for another class, as "1" would for the second."""
+    recipe = recipe_of("imdb-sentiment")
+    recipe = dataclasses.replace(recipe, task_options={"labels": names})
+    examples = [("a", label) for label in labels]
+    if isinstance(classes, list):
+        assert inputs_and_targets(recipe, examples) == (["a"] * len(labels), classes)
+        return
+    with pytest.raises(DataError, match=classes):
+        inputs_and_targets(recipe, examples)
 
 
 def test_entities_are_scored_as_seqeval_does_over_all_sentences():
@@ -313,7 +343,9 @@ def test_a_tokenizer_that_forgets_says_nothing_of_words(tmp_path):
 
     recipe = Recipe.load(shipped()["shakespeare-char"])
     recipe = dataclasses.replace(
-        recipe, training=dataclasses.replace(recipe.training, length=8)
+        recipe,
+        training=dataclasses.replace(recipe.training, length=8),
+        evaluation=Evaluation(),
     )
     with gzip.open(tmp_path / "input.txt.gz", "wt") as file:
         file.write("The cat\n\n\n\nsat on the mat .\n" * 12)
@@ -335,10 +367,10 @@ def test_a_tokenizer_that_forgets_says_nothing_of_words(tmp_path):
     assert tests["rows"] > 1  # windows
 
 
-def test_a_stride_beyond_the_window_is_refused(writer):
-    recipe = recipe_of("shakespeare-char", options={"stride": 500})
-    with pytest.raises(ValueError, match=r"stride must be in \[1, 128\]"):
-        evaluation.answers(writer, recipe, [TEXT])
+@pytest.mark.parametrize("stride", [500, 0, "x", 1.5])
+def test_a_stride_beyond_the_window_is_refused(stride):
+    with pytest.raises(ValueError, match=r"stride: expected a number in \[1, 128\]"):
+        recipe_of("shakespeare-char", options={"stride": stride})
 
 
 @pytest.fixture
@@ -381,9 +413,10 @@ def test_an_artifact_is_scored_by_the_same_code(writer, tmp_path):
 
     recipe = Recipe.load(shipped()["shakespeare-char"])
     recipe = dataclasses.replace(
-        recipe, training=dataclasses.replace(recipe.training, length=8)
+        recipe,
+        training=dataclasses.replace(recipe.training, length=8),
+        evaluation=Evaluation(options={"stride": 8}),
     )
-    recipe = dataclasses.replace(recipe, evaluation=Evaluation(options={"stride": 8}))
     writer.export(tmp_path / "onnx", format="onnx")
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "forward.onnx")
     expected = evaluation.answers(writer, recipe, [TEXT])

@@ -108,6 +108,24 @@ def changed(**changes):
         ({"data__columns": [0, 1]}, r"\[data\] columns: expected none"),
         ({"data__hold_out": {"validation": 0.1}}, "validation, hold_out.validation"),
         ({"data__hold_out": {"test": 1.5}}, "shares that sum to less than 1"),
+        ({"data__hold_out": {"test": math.nan}}, "shares that sum to less than 1"),
+        ({"data__train": ["a", "a"]}, r"train: expected two different files"),
+        ({"data__replace": {"": "x"}}, r"\[data\] replace: expected no empty text"),
+        (
+            {"data__test__validation": ["a", "b"]},
+            r"test.validation: expected another name beside validation",
+        ),
+        ({"model__vocabulary_size": 90}, "vocabulary_size: expected none: it is the"),
+        (
+            {"model": {"preset": "multi30k-de-en"}, "tokenizer": {"lowercase": True}},
+            r"\[tokenizer\] lowercase: expected a kind",
+        ),
+        ({"evaluation__options__foo": 1}, r"options\]: expected some of \['banned_"),
+        (
+            {"evaluation__options__num_return_sequences": 2},
+            r"expected some of .*Received: \['num_return_sequences'\]",
+        ),
+        ({"evaluation__options__stride": 2}, r"Received: \['stride'\]"),
         ({"data__train": {"files": ["a", "b"], "spilt": "x"}}, r"\[data.train\] spilt"),
         ({"model__size": "huge"}, r"\[model\] size: expected one of tiny"),
         ({"model__num_layer": 3}, r"\[model\] .*num_layer"),
@@ -146,6 +164,11 @@ def changed(**changes):
             | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
             r"\[data\] columns: expected 2 for task 'seq2seq_lm'",
         ),
+        (
+            {"data__format": "columns", "data__train": "a", "data__columns": [1, 1]}
+            | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
+            r"\[data\] columns: expected different ones. Received: \[1, 1\]",
+        ),
         (  # two columns where none are named
             {"task": "pair_scorer", "data__format": "columns", "data__train": "a"}
             | dict.fromkeys(["data__validation", "data__test", "evaluation"]),
@@ -159,6 +182,20 @@ def test_what_cannot_be_followed_is_named_with_file_and_key(tmp_path, changes, m
     with pytest.raises(RecipeError, match=message) as caught:
         Recipe.load(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_what_a_preset_has_is_not_begun_anew():
+    values = tomllib.loads(SHIPPED["stsb-embedder"].read_text(encoding="utf-8"))
+    del values["tokenizer"]
+    values["model"] = {"preset": "stsb-embedder"}
+    values["training"]["embeddings"] = "tf_idf"
+    with pytest.raises(RecipeError, match="embeddings: expected no preset, which has"):
+        Recipe.from_dict(values)
+    del values["training"]["embeddings"]
+    values["training"]["label_smoothing"] = 0.1
+    values["training"]["score_range"] = [0, 5]
+    with pytest.raises(RecipeError, match="score_range, label_smoothing: expected one"):
+        Recipe.from_dict(values)
 
 
 def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):

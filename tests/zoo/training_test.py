@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 import tomllib
 
+import filelock
 import keras
 import numpy as np
 import pytest
@@ -313,6 +316,36 @@ def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
         training.train(other, tmp_path, out)
 
 
+def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path):
+    """Two would save over one another; a lock ends with its process, even a killed."""
+    out = tmp_path / "out"
+    (out / "training").mkdir(parents=True)
+    code = (
+        "import filelock, sys, time\n"
+        "lock = filelock.FileLock(sys.argv[1]).acquire()\n"
+        "print('held', flush=True)\n"
+        "time.sleep(600)"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(out / "training" / "lock")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(training.OtherTraining, match=f"process trains in {out}. W"):
+            training.train(moods(), tmp_path, out)
+    finally:
+        other.kill()
+        other.communicate()
+    run = training.Run(moods(), *read_training(moods(), tmp_path), out)
+    (out / ".config.json.abc123").mkdir()  # by a kill while a model was written
+    # An error leaves its run behind in a notebook, which may go on all the same.
+    assert training.train(moods(), tmp_path, out).labels and run.epochs_done
+    assert not [*out.glob(".*")]
+    filelock.FileLock(out / "training" / "lock", timeout=0).acquire().lock.release()
+
+
 def test_what_begins_anew_has_its_own_tokenizer_and_leaves_what_is_not_its(
     moods, tmp_path
 ):
@@ -329,7 +362,7 @@ def test_what_begins_anew_has_its_own_tokenizer_and_leaves_what_is_not_its(
     again = begin(6)
     assert not again.resumed and again.tokenizer.vocabulary_size == 6
     assert {path.name for path in (out / "training").iterdir()} == {
-        *("data.tsv", "settings.json", "tokenizer"),
+        *("data.tsv", "lock", "settings.json", "tokenizer"),
     }
     assert not (out / "history.json").exists()
     assert begin(6).resumed
