@@ -64,6 +64,7 @@ def verify(path, task, inputs=None):
         return _verify_other(path, task, inputs)
     check_model(task)
     said = said_of(path)
+    _check_whole(path, said)
     text, format = said.get("text", False), "onnx"
     if (path / genai.CONFIG).is_file():
         format = "genai"
@@ -172,17 +173,21 @@ def _check_folder(path, task, format):
             ) from error
 
 
+def _check_whole(folder, said):
+    """Raises `ExportError` where a file of the model is not there any more."""
+    for name in said.get("files", {}):
+        if not (folder / name).is_file():
+            raise ExportError(
+                f"{folder / name} was lost since it was exported, as {REPORT} tells. "
+                "Copy the folder again, or export the model anew."
+            )
+
+
 def _check_unchanged(folder, said):
     """Raises `ExportError` where a file of the model is not as it was written.
 
     A few other bits in the weights may stay within the tolerance of numbers.
     """
-    for name in said.get("files", {}):
-        if not (folder / name).exists():
-            raise ExportError(
-                f"{folder / name} was lost since it was exported, as {REPORT} tells. "
-                "Copy the folder again, or export the model anew."
-            )
     found = hashes(folder)
     for name, digest in said.get("sha256", {}).items():
         if found.get(name) != digest:

@@ -33,6 +33,30 @@ def append(content, value, index, axis):
     return keras.ops.slice_update(content, start, keras.ops.cast(value, content.dtype))
 
 
+def _flat(state):
+    """The leaves of nested dicts, lists and tuples, by the dicts' sorted keys.
+
+    `keras.tree` leaves inner dicts in the order that they were made in on torch, and
+    two branches may make them in two.
+    """
+    if isinstance(state, dict):
+        state = [state[name] for name in sorted(state)]
+    if isinstance(state, (list, tuple)):
+        return [leaf for part in state for leaf in _flat(part)]
+    return [state]
+
+
+def _like(state, leaves):
+    """The leaves, an iterator, in the form of a state."""
+    if isinstance(state, dict):
+        made = {name: _like(state[name], leaves) for name in sorted(state)}
+        return {name: made[name] for name in state}
+    if isinstance(state, (list, tuple)):
+        parts = [_like(part, leaves) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    return next(leaves)
+
+
 @op
 def while_loop(condition, body, state, max_iterations):
     """Repeats `state = body(state)` while `condition(state)`, at most so many times.
@@ -47,10 +71,10 @@ def while_loop(condition, body, state, max_iterations):
     Returns:
         The last state.
     """
-    flat = keras.tree.flatten(state)
+    flat = _flat(state)
 
     def unflatten(leaves):
-        return keras.tree.pack_sequence_as(state, list(leaves))
+        return _like(state, iter(leaves))
 
     count = keras.ops.zeros((), "int32")
     limit = keras.ops.cast(max_iterations, "int32")
@@ -59,7 +83,7 @@ def while_loop(condition, body, state, max_iterations):
         return keras.ops.logical_and(i < limit, condition(unflatten(leaves)))
 
     def step(i, *leaves):
-        return (i + 1, *keras.tree.flatten(body(unflatten(leaves))))
+        return (i + 1, *_flat(body(unflatten(leaves))))
 
     if keras.backend.backend() == "tensorflow" and buffers_grow():
         import tensorflow as tf  # keras.ops.while_loop cannot let shapes change
@@ -76,10 +100,10 @@ def while_loop(condition, body, state, max_iterations):
 
 @while_loop.emits
 def _(graph, condition, body, state, max_iterations):
-    flat = [graph.lift(leaf) for leaf in keras.tree.flatten(state)]
+    flat = [graph.lift(leaf) for leaf in _flat(state)]
 
     def unflatten(leaves):
-        return keras.tree.pack_sequence_as(state, list(leaves))
+        return _like(state, iter(leaves))
 
     for leaf in flat:
         array.shape(leaf)  # what is known of it before the loop helps inside
@@ -97,7 +121,7 @@ def _(graph, condition, body, state, max_iterations):
                 for i, (shape, leaf) in enumerate(zip(shapes, flat))
             ]
             new = body(unflatten(leaves))
-            results = [inner.lift(value) for value in keras.tree.flatten(new)]
+            results = [inner.lift(value) for value in _flat(new)]
             inner.output(inner.lift(condition(new)))
             for value in results:
                 inner.output(value)
@@ -152,7 +176,7 @@ def _(graph, condition, if_true, if_false):
         inner = graph.subgraph()
         with inner.building():
             results.append(function())
-            for value in keras.tree.flatten(results[-1]):
+            for value in _flat(results[-1]):
                 inner.output(inner.lift(value))
         branches.append(inner)
     pairs = list(zip(*([value for value, _ in b.outputs] for b in branches)))
@@ -165,7 +189,7 @@ def _(graph, condition, if_true, if_false):
         then_branch=branches[0],
         else_branch=branches[1],
     )
-    return keras.tree.pack_sequence_as(results[0], final)
+    return _like(results[0], iter(final))
 
 
 def as_scalar(x, dtype="int32"):

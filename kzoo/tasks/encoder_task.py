@@ -55,6 +55,7 @@ class EncoderTask(LearnsText, Exports):
     numeric_targets = True
     texts_per_example = (1, 2)
     needs_targets = True
+    num_classes = None  # of a classifier
 
     def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
@@ -247,6 +248,20 @@ class EncoderTask(LearnsText, Exports):
                 f"{self.name} needs a target for each of {size} examples. Received: "
                 f"{'none' if y is None else len(y)}."
             )
+
+    def _targets_beside(self, x, y, weights):
+        if isinstance(y, (list, tuple, np.ndarray)) and self.num_classes:
+            array = np.asarray(y)
+            if array.dtype.kind in "iu":  # else distributions, which losses check
+                known = [self.ignore_id, *range(self.num_classes)]
+                others = np.setdiff1d(array, known)
+                if others.size:  # whose loss would be NaN
+                    raise ValueError(
+                        f"Targets of {self.name} are classes in [0, {self.num_classes})"
+                        f", or {self.ignore_id} for none. Received: "
+                        f"{others[:5].tolist()}."
+                    )
+        return super()._targets_beside(x, y, weights)
 
     def _batches(self, x, y, *args, **kwargs):
         if self.needs_targets:

@@ -362,9 +362,10 @@ class ExportsGeneration(Exports):
 
         size = self.config.decoder.vocabulary_size
         automaton = generator.integers(-1, 2, (2, size), "int32")
-        banned, stops, _ = np.split(
-            generator.permutation(size).astype("int32"), [size // 4, size // 4 * 3 + 1]
-        )
+        order = generator.permutation(size).astype("int32")
+        banned, stops, _ = np.split(order, [size // 4, size // 4 * 3 + 1])
+        special = self.config.pad_token_id, self.config.end_token_id
+        two = [i for i in order if i not in special][:2]
         return {
             "greedy, batch 3, padded": case((3, 12), 3),
             "3 beams, 2 best, padded": case(
@@ -398,7 +399,29 @@ class ExportsGeneration(Exports):
                 forced_token_ids=self._random_ids(generator, "forced", (4, 2)),
             ),
             "sampling, likely ones, batch 4": case(
-                (4, 3), 3, temperature=8.0, top_k=0, top_p=1.0, min_p=0.5, seed=-3
+                (4, 3), 3, temperature=30.0, top_k=0, top_p=1.0, min_p=0.97, seed=-3
+            ),
+            # Of two tokens there are four pairs: the sixth would repeat one.
+            "greedy, no pair twice": case(
+                (2, 5),
+                6,
+                no_repeat_ngram_size=2,
+                banned_token_ids=np.setdiff1d(np.arange(size, dtype="int32"), two),
+                forced_token_ids=np.zeros((1, 0), "int32"),  # a model's own is banned
+            ),
+            # What occurred is more likely by far, and comes again.
+            "greedy, not ended at once": case(
+                (2, 6),
+                4,
+                repetition_penalty=1e-3,
+                min_new_tokens=min(2, self.room(4)),
+                stop_token_ids=stops,
+            ),
+            "2 beams, forced": case(
+                (2, 4),
+                3,
+                beams=2,
+                forced_token_ids=self._random_ids(generator, "forced", (2, 2)),
             ),
             **{
                 name: {

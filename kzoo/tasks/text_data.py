@@ -179,8 +179,8 @@ class LearnsText(Task):
                 shuffle=False,
             )
             return self.pipeline(held_out, epochs=1)
-        if len(parts) == 3:
-            return x, self._targets_beside(*parts), weights
+        if len(parts) > 1:
+            return x, self._targets_beside(x, y, weights), *parts[2:]
         data = parts if isinstance(data, tuple) else x
         return data if is_pair(data) else self._tokenized(data)
 

@@ -5,7 +5,9 @@ import logging
 import numpy as np
 import pytest
 
+import kzoo
 from kzoo.generation import CompiledFunction
+from tests.harness import perturb, small_task
 
 
 @pytest.mark.tensorflow
@@ -22,3 +24,13 @@ def test_many_functions_are_not_taken_for_one_that_is_traced_too_often(caplog):
     finally:
         logger.removeHandler(caplog.handler)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_a_search_is_exported_on_every_backend(tmp_path, low_memory):
+    """`export` itself runs the file and compares; no other test of torch does."""
+    model = small_task(kzoo.CausalLM, num_layers=1)
+    perturb(model.weights)
+    options = dict(format="onnx", functions="generate", low_memory=low_memory)
+    report = model.export(tmp_path / "model.onnx", **options)
+    assert {check["function"] for check in report.checks} == {"generate"}

@@ -10,6 +10,7 @@ import pytest
 from kzoo import ops
 from kzoo.ops.onnx_file import write_model
 from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph, current_graph
+from tests.harness import to_numpy
 
 
 def emitted(build, shapes, opset=DEFAULT_OPSET):
@@ -141,6 +142,35 @@ def test_a_loop_knows_the_lengths_that_it_keeps(tmp_path):
         grown, kept = run(graph, path, x=x, count=np.array(count))
         assert grown.shape == (2, made)
         np.testing.assert_array_equal(kept, x * 2.0**made)
+
+
+def test_a_state_is_told_by_its_keys_and_not_by_their_order(tmp_path):
+    """At every depth: branches and bodies may make the parts in another order."""
+
+    def build(x, count):
+        def body(state):
+            a, (b, n) = state["inner"]["a"], state["inner"]["b"]
+            other = {"b": (b * 3.0, n + 1), "a": a + b}
+            return ops.cond(
+                n > 1,
+                lambda: {"inner": other},
+                lambda: {"inner": {"a": a + 1.0, "b": (b, n + 1)}},
+            )
+
+        start = {"inner": {"b": (x * 2.0, ops.as_scalar(0)), "a": x}}
+        state = ops.while_loop(
+            lambda state: state["inner"]["b"][1] < 9, body, start, count
+        )
+        return state["inner"]["a"], state["inner"]["b"][0]
+
+    graph, x = emitted(build, {"x": (None,), "count": ()}), floats(3)
+    got = run(graph, tmp_path / "m.onnx", x=x, count=np.array(4))
+    a, b = x + 2.0, x * 2.0
+    for _ in range(2):
+        a, b = a + b, b * 3.0
+    for found, expected, eager in zip(got, (a, b), build(x, 4)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_allclose(to_numpy(eager), expected, rtol=1e-6)
 
 
 def test_lengths_are_computed_before_loops_and_branches():

@@ -262,3 +262,24 @@ def test_a_subclass_encodes_examples_and_weights_are_of_sentences():
     assert model.calls == calls + 1
     alone = model.evaluate([long], [y[0]], verbose=0)
     assert weighted[0] == pytest.approx(alone[0])  # Keras's metrics have no weights
+
+
+def test_targets_of_arrays_are_classes():
+    """The loss of others would be NaN; -100 means none elsewhere, and here -1 does."""
+    x = {"token_ids": np.array([[START, A, END]], "int32")}
+    model = compiled(task(), eager=True)
+    model.fit(x, np.array([[-1, 2, -1]]), verbose=0)
+    for wrong in (-100, 3):
+        y = np.array([[-1, wrong, 0]])
+        message = rf"tagger are classes in \[0, 3\), or -1 .* Received: \[{wrong}\]"
+        for given in (dict(y=y), dict(y=x["token_ids"] * 0, validation_data=(x, y))):
+            with pytest.raises(ValueError, match=message):
+                model.fit(x, **given, verbose=0)
+        with pytest.raises(ValueError, match=message):
+            model.evaluate(x, y.tolist(), verbose=0)
+    single = kzoo.TextClassifier.from_size(
+        "tiny", vocabulary_size=9, num_classes=2, name="classes", **SMALL
+    )
+    single.compile(run_eagerly=True)
+    with pytest.raises(ValueError, match=r"classes in \[0, 2\), .* Received: \[2\]"):
+        single.fit(x, np.array([2]), verbose=0)

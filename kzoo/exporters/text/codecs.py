@@ -135,7 +135,7 @@ class WordPieceCodec(_Pieces):
         words = word_table(json.dumps(normalizer), json.dumps(pre_tokenizer))
         unknown = {c for text in words.values() for c in text} - alphabet - {" "}
         others = str.maketrans(dict.fromkeys(unknown, self._other))
-        self._table = {c: c for c in alphabet | {" "}} | {
+        self._table = {c: c for c in sorted(alphabet | {" "})} | {
             c: text.translate(others) for c, text in words.items()
         }
 

@@ -176,6 +176,13 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
                 f"onnxruntime fails on inputs of the shapes {shapes}: {error}"
             ) from error
         for (name, x), y in zip(right.items(), found):
+            if x.shape != y.shape:
+                raise ExportError(
+                    f"Output '{name}' differs from the Keras model: on inputs of the "
+                    f"shapes {shapes} its shape should be {x.shape}. Received: "
+                    f"{y.shape}. Give the model's inputs fixed lengths, or leave out "
+                    "layers that fold axes, such as TimeDistributed."
+                )
             difference = _difference(x, y)
             allowed = tolerance * _scale(x)
             if not difference <= allowed:
