@@ -315,8 +315,8 @@ def main():
         done = results[format]
         for cell in todo[format]:
             name = " ".join(cell)
-            if done[name] is not None:
-                continue
+            if done[name] is not None and not isinstance(done[name], str):
+                continue  # it passed; what failed is tried again
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     done[name] = checks[format](cell, format, Path(folder))

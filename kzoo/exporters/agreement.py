@@ -29,6 +29,7 @@ from kzoo.exporters.report import ExportReport
 from kzoo.exporters.tolerances import ROUNDING, TOLERANCES
 
 _TURNS = 5  # of a measurement of latency
+_FEW = 100  # numbers, such as the scores of some pairs
 _NOTHING = 1e20  # values from here say "none": masked logits, missing sequences
 
 
@@ -155,7 +156,8 @@ def _verify_function(function, cases, files, mode, report):
         if "coarse" in values:
             found["activations"] = difference(values["coarse"], values["rounded"])
         most = functools.partial(_most_different, cases, every, name)
-        _check_differences(f"{where}: {name}", found, mode, generates, most)
+        few = generates or sum(x.size for x in values["model"]) < _FEW
+        _check_differences(f"{where}: {name}", found, mode, generates, few, most)
         report.differences[function.name][name] = found
     report.latency[function.name] = _latency(
         {"float32": runs["rounded"], mode: runs["artifact"]}, inputs
@@ -252,11 +254,11 @@ def _most_different(cases, answers, name, who):
     return f" Of the own inputs {max(rows, key=rows.get)} is off most." if rows else ""
 
 
-def _check_differences(where, found, mode, generates, most):
+def _check_differences(where, found, mode, generates, few, most):
     tolerance = TOLERANCES[mode]
     if tolerance.operators:
-        # Scores are few, and so their difference is less certain.
-        factor = tolerance.operators * (2 if generates else 1)
+        # The difference of few numbers, such as scores, is less certain.
+        factor = tolerance.operators * (2 if few else 1)
         limit = ROUNDING + factor * found["activations"]
         if not found["rounded"] <= limit:
             raise ExportError(

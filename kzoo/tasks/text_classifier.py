@@ -191,6 +191,15 @@ class TextClassifier(TextTask):
         keys, labels = list(class_weight), self.labels
         if of_ints and all(isinstance(key, numbers.Integral) for key in keys):
             labels = None
+        odd = {
+            key: weight
+            for key, weight in class_weight.items()
+            if not (isinstance(weight, numbers.Real) and 0 <= weight < float("inf"))
+        }
+        if odd:
+            raise ValueError(
+                f"class_weight must have numbers, 0 or more. Received: {odd}."
+            )
         classes = encode_labels(keys, labels, self.num_classes, "class_weight's key")
         return dict(zip(classes, class_weight.values()))
 

@@ -523,6 +523,9 @@ def test_class_weights_by_name_count_beside_arrays_too():
     assert loss(x, y) != pytest.approx(expected, rel=1e-2)
     with pytest.raises(ValueError, match="Received: 'nope' for class_weight's key 0"):
         task.fit(x, y, class_weight={"nope": 2.0})
+    for odd in ("x", float("nan"), -1.0, None):
+        with pytest.raises(ValueError, match="must have numbers, 0 or more. Received"):
+            task.fit(x, y, class_weight={names[0]: odd})
     numerals = compiled(perturbed(classifier(labels=["1", "5", "9"])), eager=True)
     numerals.fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
     with pytest.raises(ValueError, match="Received: 3 for class_weight's key 0"):
