@@ -191,6 +191,9 @@ def command(task_name, results, pieces, verb):
 
 def check_output(path, input_path):
     """Refuses an output that cannot be written, before anything is computed."""
+    # What `main` puts in a closed stream's place; one sent there is "<stdout>".
+    if path is None and getattr(sys.stdout, "name", "") == os.devnull:
+        raise Failure("Give --output a file: standard output is closed.")
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():

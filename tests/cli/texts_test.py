@@ -41,6 +41,11 @@ def test_closed_standard_streams_are_said_or_done_without(translator):
     assert closed.returncode == 2
     assert closed.stderr.startswith("Error: Give texts as arguments or --input: ")
     command += ["abc", *map(str, FEW)]
+    lost = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], capture_output=True, text=True
+    )
+    assert lost.returncode == 2
+    assert lost.stderr.startswith("Error: Give --output a file: standard output is cl")
     silent = subprocess.run(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], capture_output=True, text=True
     )
