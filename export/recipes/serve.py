@@ -38,7 +38,8 @@ class Function:
     Args:
         path: of the .onnx file.
         threads: of onnxruntime; 0 for one a core.
-        most: dict from inputs to the largest number that is answered.
+        most: dict from inputs to the largest number that may be asked for; the file's
+            defaults hold where nothing is.
     """
 
     def __init__(self, path, threads=0, most=None):

@@ -26,10 +26,9 @@ from kzoo import ops
 from kzoo.exporters import checks, onnx
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
-from kzoo.exporters.tolerances import ROUNDING, TOLERANCES
+from kzoo.exporters.tolerances import FEW, ROUNDING, TOLERANCES
 
 _TURNS = 5  # of a measurement of latency
-_FEW = 100  # numbers, such as the scores of some pairs
 _NOTHING = 1e20  # values from here say "none": masked logits, missing sequences
 
 
@@ -156,7 +155,7 @@ def _verify_function(function, cases, files, mode, report):
         if "coarse" in values:
             found["activations"] = difference(values["coarse"], values["rounded"])
         most = functools.partial(_most_different, cases, every, name)
-        few = generates or sum(x.size for x in values["model"]) < _FEW
+        few = generates or sum(x.size for x in values["model"]) < FEW
         _check_differences(f"{where}: {name}", found, mode, generates, few, most)
         report.differences[function.name][name] = found
     report.latency[function.name] = _latency(
@@ -257,7 +256,6 @@ def _most_different(cases, answers, name, who):
 def _check_differences(where, found, mode, generates, few, most):
     tolerance = TOLERANCES[mode]
     if tolerance.operators:
-        # The difference of few numbers, such as scores, is less certain.
         factor = tolerance.operators * (2 if few else 1)
         limit = ROUNDING + factor * found["activations"]
         if not found["rounded"] <= limit:

@@ -13,7 +13,9 @@ class Tolerance(NamedTuple):
         operators: root mean square difference from the float32 artifact with the
             rounded weights, in multiples of what that artifact differs by when its
             activations get 8 bits. A scale that is wrong in one matrix gives a
-            difference of the whole matrix, many times that of rounding.
+            difference of the whole matrix, many times that of rounding. Twice as much
+            where fewer than `FEW` numbers are compared, or scores of a search: their
+            difference is less certain.
         tokens: the least share of generated tokens that are that artifact's. It was
             at least 0.88 in 15 models with random weights, whose best tokens are close
             to one another; tokens of other weights agree hardly ever.
@@ -51,6 +53,7 @@ TOLERANCES = {
     # weights were off by 0.15 to 0.86.
     "int4": Tolerance(operators=3.0, tokens=0.5, model=1.2),
 }
+FEW = 100
 # Of float32, in units of an output's spread, where no matrix is quantised.
 ROUNDING = 1e-3
 

@@ -1,6 +1,5 @@
 """`verify`: an artifact that was exported, beside a task, once more."""
 
-import dataclasses
 import json
 import time
 from pathlib import Path
@@ -23,16 +22,14 @@ from kzoo.layers.lora import lora_merged
 # How many tokens `generate` adds to inputs of the user's. In a quantised artifact a
 # token that differs may change all behind it, and so few are judged, as in an export.
 _NEW_TOKENS, _QUANTIZED_TOKENS = 16, 3
-# Fields of a config that training alone reads, and those that are compared each.
-_NOT_COMPARED = {
-    "dropout",
-    "attention_dropout",
-    "feed_forward_dropout",
-    "initializer",
-    "initializer_range",
-    "encoder",
-    "decoder",
-}
+# Fields of a config of which two values are never the same model; most others follow
+# from one another, or are read with some values of others alone.
+_TELLING = (
+    *("pad_token_id", "start_token_id", "end_token_id"),
+    *("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "num_heads"),
+    *("num_key_value_heads", "head_dim", "positions", "norm", "norm_position"),
+    *("attention_window", "windowed_layers"),
+)
 
 
 def verify(path, task, inputs=None):
@@ -227,11 +224,14 @@ def _check_said(where, said, task):
         theirs, mine = (getattr(x, side) if side else x for x in (found, task.config))
         if not (theirs and mine):
             continue  # the cases tell which sides a model has
-        for field in dataclasses.fields(mine):
-            values = [getattr(config, field.name) for config in (theirs, mine)]
-            if field.name not in _NOT_COMPARED and values[0] != values[1]:
+        names = [name for name in _TELLING if hasattr(mine, name)]
+        if side and theirs.positions == mine.positions == "learned":
+            names.append("max_sequence_length")
+        for name in names:
+            values = [getattr(config, name) for config in (theirs, mine)]
+            if values[0] != values[1]:
                 raise ExportError(
-                    f"{where} is of a model whose {side or 'config'} has {field.name}="
+                    f"{where} is of a model whose {side or 'config'} has {name}="
                     f"{values[0]!r}, and {task.name} has {values[1]!r}. {ANOTHER}"
                 )
 

@@ -98,7 +98,8 @@ class SearchOptions:
             `kzoo.generation.processors`.
         no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0 for any.
         min_new_tokens: so many tokens come before an end token, or a stop string's end;
-            as many as `max_new_tokens` for so many exactly.
+            as many as `max_new_tokens` for so many exactly. Padding, which a model that
+            was hardly trained may write among them, is left out of what is returned.
         renormalize: with beams, p of the tokens that are left sums to 1 again after
             others were banned, so that a ban makes no sequence less likely.
         banned_tokens: ids, or strings of one token each, that are never generated.

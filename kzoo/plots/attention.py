@@ -256,7 +256,8 @@ def check_weights(who, arrays):
     for array in arrays:
         if not ((array >= 0) & (array <= 1.001)).all():  # NaN is neither
             raise ValueError(
-                f"{who} draws attention weights, from 0 to 1. Received: "
+                f"{who} draws attention weights, from 0 to 1; padding that holds others"
+                " is left out by fewer tokens, or lengths. Received: "
                 f"{array.min():.3g} to {array.max():.3g}."
             )
 

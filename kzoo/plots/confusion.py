@@ -25,9 +25,9 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
     Args:
         true: the class of each example, an int or a name.
         predicted: likewise, as many.
-        names: of the classes, in the order of the axes; ints and bools in `true` and
-            `predicted` that are none of them are then indices of it. By default what is
-            there, sorted.
+        names: of the classes, in the order of the axes; where none of them is an int or
+            a bool, those in `true` and `predicted` are indices of it. By default what
+            is there, sorted.
         title: above the figure.
 
     Returns:
@@ -56,8 +56,9 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
     places = {name: place for place, name in enumerate(names)}
     if len(places) < len(names):
         raise ValueError(f"The names of the classes should differ. Received: {names}.")
-    counted = all(isinstance(value, numbers.Integral) for value in found)
-    if counted and not found <= places.keys():
+    if all(isinstance(value, numbers.Integral) for value in found) and not any(
+        isinstance(name, numbers.Integral) for name in names
+    ):
         places = {place: place for place in range(len(names))}
     unknown = sorted(str(value) for value in found - places.keys())
     if unknown:

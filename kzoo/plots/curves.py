@@ -1,6 +1,7 @@
 """Curves of a training."""
 
 import math
+import numbers
 
 from matplotlib.ticker import MaxNLocator
 
@@ -108,7 +109,7 @@ def _validated(epochs, values, freq):
             return found[0]
     else:
         chosen = freq
-        if isinstance(freq, int):  # 0 and less have no multiples
+        if isinstance(freq, numbers.Integral):  # 0 and less have no multiples
             chosen = range(freq, max(epochs) + 1, freq) if freq > 0 else ()
         places = [epoch for epoch in epochs if epoch in chosen]
         if len(places) == values:

@@ -17,6 +17,7 @@ from kzoo.tasks.exported import Exports
 from kzoo.tasks.forms import check_batch_size, check_no_others, is_text, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
+from kzoo.training import MaskedCrossEntropy
 
 # Texts that are made ids of at a time, and pairs of tokens that may attend to each
 # other in a batch of predictions: 64 MiB of scores a head.
@@ -250,17 +251,17 @@ class EncoderTask(LearnsText, Exports):
             )
 
     def _targets_beside(self, x, y, weights):
-        if isinstance(y, (list, tuple, np.ndarray)) and self.num_classes:
-            array = np.asarray(y)
-            if array.dtype.kind in "iu":  # else distributions, which losses check
-                known = [self.ignore_id, *range(self.num_classes)]
-                others = np.setdiff1d(array, known)
-                if others.size:  # whose loss would be NaN
-                    raise ValueError(
-                        f"Targets of {self.name} are classes in [0, {self.num_classes})"
-                        f", or {self.ignore_id} for none. Received: "
-                        f"{others[:5].tolist()}."
-                    )
+        own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
+        # Distributions are of floats, and Keras says what is wrong with ragged lists.
+        if own and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
+            others = np.setdiff1d(y, [self.ignore_id, *range(self.num_classes)])
+            if others.size:  # whose loss would be NaN
+                raise ValueError(
+                    f"Targets of {self.name} are classes in [0, {self.num_classes}), "
+                    f"or {self.ignore_id} for none. Received: {others[:5].tolist()}. "
+                    f"Write {self.ignore_id} in their place, or compile a loss that "
+                    "ignores them."
+                )
         return super()._targets_beside(x, y, weights)
 
     def _batches(self, x, y, *args, **kwargs):

@@ -357,13 +357,15 @@ class ExportsGeneration(Exports):
     def _generate_cases(self, generator):
         def case(shape, limit, **options):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
-            limit = self.room(limit)
+            own = self.target_prefix if "forced_token_ids" not in options else ()
+            limit = self.room(max(limit, len(own) + 1))
             return {self.prompt_input: ids, "max_new_tokens": limit, **options}
 
         size = self.config.decoder.vocabulary_size
         automaton = generator.integers(-1, 2, (2, size), "int32")
         order = generator.permutation(size).astype("int32")
         banned, stops, _ = np.split(order, [size // 4, size // 4 * 3 + 1])
+        banned = np.setdiff1d(banned, np.array(self.target_prefix, "int32"))
         special = self.config.pad_token_id, self.config.end_token_id
         two = [i for i in order if i not in special][:2]
         return {

@@ -227,10 +227,11 @@ class QuestionAnswering(PredictionTask):
 
     def _checked_answer(self, number, answer):
         if isinstance(answer, Mapping):  # SQuAD's, which may have several: the first
-            answer = [next(iter(answer.get(k, ())), None) for k in _ANSWERS]
+            columns = [np.ravel(answer.get(k, ())).tolist() for k in _ANSWERS]
+            answer = [column[0] if column else None for column in columns]
         fits = isinstance(answer, (tuple, list)) and len(answer) == 2
-        kinds = str, numbers.Integral
-        if not fits or not all(map(isinstance, answer, kinds)):
+        kinds = str, numbers.Real
+        if not fits or not all(map(isinstance, answer, kinds)) or answer[1] % 1:
             raise ValueError(
                 "The target of a question is (answer, its first character), or a dict "
                 f"of lists {' and '.join(_ANSWERS)}, and every question has one. "

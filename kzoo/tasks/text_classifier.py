@@ -1,5 +1,6 @@
 """Classes or numbers of a text, or of a pair of texts."""
 
+import math
 import numbers
 from typing import Literal, get_args
 
@@ -194,7 +195,7 @@ class TextClassifier(TextTask):
         odd = {
             key: weight
             for key, weight in class_weight.items()
-            if not (isinstance(weight, numbers.Real) and 0 <= weight < float("inf"))
+            if np.ndim(weight) or not _is_weight(weight)
         }
         if odd:
             raise ValueError(
@@ -322,6 +323,13 @@ def _distribution(row, count):
     return row if fits else None
 
 
+def _is_weight(x):
+    try:
+        return 0 <= float(x) < math.inf
+    except (TypeError, ValueError):
+        return False
+
+
 def check_labels(labels, num_classes):
     """The labels as a list, or `None`, and how many classes there are.
 
@@ -334,18 +342,18 @@ def check_labels(labels, num_classes):
             f"labels={labels!r}, num_classes={num_classes!r}."
         )
     if labels is not None:
-        labels = [*labels] if not isinstance(labels, str) else [labels]
-        if not all(isinstance(label, str) for label in labels):
+        if isinstance(labels, str) or not all(isinstance(n, str) for n in labels):
             raise ValueError(
-                "labels are names, strings; for classes that are ints from 0 give "
-                f"num_classes. Received: {labels}."
+                "labels are a list of names, strings; for classes that are ints from 0 "
+                f"give num_classes. Received: {labels!r}."
             )
+        labels = list(labels)
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels must differ. Received: {labels}.")
     count = len(labels) if labels is not None else num_classes
     if not isinstance(count, numbers.Integral) or count < 2:
         raise ValueError(f"There must be at least 2 classes. Received: {count!r}.")
-    return labels, count
+    return labels, int(count)
 
 
 def encode_labels(y, labels, count, where="example"):

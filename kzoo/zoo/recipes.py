@@ -219,8 +219,6 @@ class Data:
                     f"{number} file{'s' * (number > 1)} of format {self.format!r}",
                     list(source.files),
                 )
-            if source is not None and len(set(source.files)) < number:
-                refuse(f"[data] {key}", "two different files", list(source.files))
         if self.columns and len(set(self.columns)) < len(self.columns):
             refuse("[data] columns", "different ones", list(self.columns))
         if self.columns and self.format in ("parallel", "running"):
@@ -326,7 +324,7 @@ class Model:
         if self.preset is not None and set(self.fields) - set(DROPOUT_RATES):
             expected = f"no field but {', '.join(DROPOUT_RATES)} beside it"
             refuse("[model] preset", expected, sorted(self.fields))
-        if "vocabulary_size" in self.fields:
+        if self.size is not None and "vocabulary_size" in self.fields:
             refuse("[model] vocabulary_size", "none: it is the [tokenizer]'s", "it")
         if self.size is not None and self.size not in SIZES:
             refuse("[model] size", f"one of {', '.join(SIZES)}", repr(self.size))

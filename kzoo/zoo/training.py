@@ -9,6 +9,7 @@ beside and renamed, and what batch i is follows from the seed and i, so that the
 call gives the same weights whenever it was killed.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -109,6 +110,13 @@ class Run:
         self.recipe, self.out = recipe, Path(out)
         self._examples, self._held_out = train_examples, held_out
         self._work = self.out / _WORK
+        check_folder(self.out)
+        self._lock = _locked(self._work)
+        with self._unlocked_after_errors():
+            self._prepare()
+
+    def _prepare(self):
+        recipe, train_examples = self.recipe, self._examples
         self.resumed = self._begin()
         keras.utils.set_random_seed(recipe.seed)
         begun = recipe.model.preset is not None
@@ -135,10 +143,17 @@ class Run:
 
     # The folder.
 
+    @contextlib.contextmanager
+    def _unlocked_after_errors(self):
+        """A notebook keeps what an error left, and other processes may go on."""
+        try:
+            yield
+        except BaseException:
+            self._lock.release(force=True)
+            raise
+
     def _begin(self):
         """Writes the settings, or compares them; whether the training goes on."""
-        check_folder(self.out)
-        self._lock = _locked(self._work)
         settings = {
             "recipe": _deciding(self.recipe),
             "texts": fingerprint(self._examples, self._held_out),
@@ -268,6 +283,10 @@ class Run:
         Args:
             callbacks: of Keras, besides.
         """
+        with self._unlocked_after_errors():
+            self._fit(callbacks)
+
+    def _fit(self, callbacks):
         self._compile()
         training = self.recipe.training
         batches, steps = self._training_batches()
@@ -527,6 +546,14 @@ def _locked(folder):
             f"Another process trains in {folder.parent}. Wait for its end, or name "
             "another folder."
         ) from None
+    except PermissionError:
+        raise
+    except OSError as error:  # some network file systems have no locks
+        warnings.warn(
+            f"{folder} cannot be locked ({error}): see to it that no other process "
+            "trains there.",
+            stacklevel=2,
+        )
     return lock
 
 

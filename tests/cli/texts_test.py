@@ -62,6 +62,11 @@ def test_a_stream_is_of_one_result(refused, translator):
     assert "none of --output, --scores, --beams and --n-best" in said
 
 
+def test_several_results_are_of_beam_search(refused, translator):
+    said = refused("translate", translator, "abc", "--n-best", 2, "--temperature", 0.8)
+    assert "--n-best is of beam search: leave out --temperature." in said
+
+
 def test_files_are_read_and_written(run, translator, tmp_path):
     source, target = tmp_path / "in.gz", tmp_path / "out.txt"
     source.write_bytes(gzip.compress(b"abc\ncab\n"))

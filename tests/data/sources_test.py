@@ -218,7 +218,9 @@ def test_prepared_tfds_data_sets_are_read(monkeypatch):
 
 @pytest.mark.tensorflow
 def test_an_unknown_tfds_data_set_is_named_with_its_like():
-    with pytest.raises(DataError, match="no data set 'imdb_review'.*imdb_reviews"):
+    with pytest.raises(
+        DataError, match=r"'imdb_review'\. .*one of \['imdb_reviews'\]\?"
+    ):
         load_pairs("tfds:imdb_review")
 
 

@@ -33,6 +33,8 @@ def test_shares_are_met():
 def test_shares_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match="validation=0.5, test=0.5"):
         split_examples(["a"], validation=0.5, test=0.5)
+    with pytest.raises(ValueError, match="Received: validation=nan, test=0.1"):
+        split_examples(["a"], validation=float("nan"), test=0.1)
 
 
 def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():

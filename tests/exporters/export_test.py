@@ -755,6 +755,18 @@ def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch, model):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("prefix", [(5,), (6,), (4, 5, 6, 7)])
+def test_a_prefix_of_the_model_s_own_is_in_no_case_s_way(tmp_path, prefix):
+    """Whatever tokens a case bans, and however few a case adds."""
+
+    class Prefixed(kzoo.Seq2SeqLM):
+        target_prefix = prefix
+
+    model = make(Prefixed, num_layers=1)
+    report = model.export(tmp_path / "model.onnx", format="onnx", functions="generate")
+    assert report.checks
+
+
 # Each gives a result without an error, unless the artifact refuses it.
 OUT_OF_RANGE = [
     (dict(beams=0), "beams must be at least 1"),

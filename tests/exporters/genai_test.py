@@ -289,13 +289,15 @@ def test_damaged_files_are_refused_and_stay(
         ("genai_config.json", "model.bos_token_id", 5),
         ("genai_config.json", "model.pad_token_id", 5),
         ("genai_config.json", "model.eos_token_id", [2, 3]),
-        ("genai_config.json", "model.context_length", 7),
+        ("genai_config.json", "model.context_length", 10**6),
+        ("genai_config.json", "model.context_length", 0),
         ("genai_config.json", "model.decoder.inputs.input_ids", "ids"),
-        ("genai_config.json", "search.max_length", 7),
+        ("genai_config.json", "search.max_length", 10**6),
+        ("genai_config.json", "search.past_present_share_buffer", True),
         ("genai_config.json", "search", None),
         ("config.json", "vocab_size", 7),
         ("config.json", "eos_token_id", 3),
-        ("config.json", "model.decoder.max_sequence_length", 7),
+        ("config.json", "model.decoder.num_heads", 2),
         ("config.json", "model.start_token_id", 4),
         ("config.json", "model.start_token_id", "four"),
         ("config.json", "model.decoder", []),
@@ -314,12 +316,13 @@ def test_a_config_that_says_otherwise_is_refused(folder, tmp_path, name, keys, v
         verify(tmp_path / "out", model)
 
 
-def test_options_of_a_session_are_the_user_s(folder, tmp_path):
+def test_how_it_is_run_and_searched_is_the_user_s(folder, tmp_path):
     model, path, _ = folder
     shutil.copytree(path, tmp_path / "out")
     said = json.loads((path / "genai_config.json").read_text())
     said["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
-    said["search"]["top_k"] = 3
+    said["search"] |= dict(top_k=3, do_sample=True, max_length=64)
+    said["model"]["context_length"] = 128
     (tmp_path / "out" / "genai_config.json").write_text(json.dumps(said))
     assert verify(tmp_path / "out", model).format == "genai"
 

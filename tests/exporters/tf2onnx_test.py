@@ -571,6 +571,13 @@ def refused(match, model, tmp_path, **kwargs):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_an_output_of_another_shape_is_said(tmp_path):
+    inputs = keras.Input((None, 4))
+    outputs = keras.layers.TimeDistributed(keras.layers.Dense(3))(inputs)
+    message = r"should be \(1, 3, 3\)\. Received: \(1, 1, 3\)\. Give .* TimeDistributed"
+    refused(message, keras.Model(inputs, outputs), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("function", "operator"),
     [

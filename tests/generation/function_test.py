@@ -34,3 +34,12 @@ def test_a_search_is_exported_on_every_backend(tmp_path, low_memory):
     options = dict(format="onnx", functions="generate", low_memory=low_memory)
     report = model.export(tmp_path / "model.onnx", **options)
     assert {check["function"] for check in report.checks} == {"generate"}
+
+
+def test_a_text_s_label_is_exported_on_every_backend(tmp_path):
+    pytest.importorskip("onnxruntime_extensions", reason="kzoo[text]")
+    tokenizer = kzoo.FastTokenizer.train(["ab cd"], 40, algorithm="wordpiece")
+    options = dict(labels=["no", "yes"], num_layers=1, hidden_dim=16, num_heads=2)
+    model = kzoo.TextClassifier.from_size("tiny", tokenizer, **options)
+    report = model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    assert report.checks and report.text

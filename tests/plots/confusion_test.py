@@ -89,6 +89,7 @@ def test_cells_of_many_classes_have_counts_alone_and_of_very_many_nothing():
         ((["a"], ["b"], ["a"]), "one of the 1 names.*Received: b"),
         (([0], [3], ["x", "y"]), "one of the 2 names, or its index. Received: 3"),
         (([0], ["a"]), r"all names or all numbers. Received: \['int', 'str'\]"),
+        (([0, 1], [0, 1], [1, 2]), "one of the 2 names, .* Received: 0"),
         (([0], [1], ["x", "x"]), r"names of the classes should differ. .*'x', 'x'"),
     ],
 )

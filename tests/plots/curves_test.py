@@ -57,11 +57,16 @@ def test_validation_of_every_third_epoch_stands_at_its_own():
         ValueError, match="1 values .* the epochs 1 to 7: give validation_freq"
     ):
         plots.training_curve(few)
-    drawn = lines(plots.training_curve(few, validation_freq=5))
+    drawn = lines(plots.training_curve(few, validation_freq=np.int64(5)))
     assert drawn["loss", "validation"] == ([5], [1.0])
     for wrong in (3, 8, 0, -1, [2, 3], [9]):
         with pytest.raises(ValueError, match="1 values .* give validation_freq"):
             plots.training_curve(few, validation_freq=wrong)
+
+
+def test_a_measure_s_name_is_no_formula(tmp_path):
+    figure = plots.training_curve({"loss": [1.0], "$\\b{$": [1.0]})
+    figure.savefig(tmp_path / "curve.png")
 
 
 def test_validation_stands_where_keras_validates():

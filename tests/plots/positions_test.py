@@ -75,6 +75,12 @@ def test_sinusoids_that_are_k_apart_compare_alike():
         np.testing.assert_allclose(band[band[:, 0] == k][:, 1], mean, atol=1e-9)
 
 
+@pytest.mark.parametrize("base", [0, -1.0, float("nan"), float("inf")])
+def test_a_base_that_is_no_positive_number_is_refused(base):
+    with pytest.raises(ValueError, match="max_wavelength must be a positive number"):
+        plots.rotary(8, max_wavelength=base)
+
+
 def test_rotary_angles_wavelengths_and_scores_are_drawn():
     left, middle, right = plots.rotary(8, max_wavelength=100.0, length=30).axes[:3]
     frequencies = [100.0 ** (-2 * i / 8) for i in range(4)]

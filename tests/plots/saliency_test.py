@@ -50,6 +50,11 @@ def test_unsigned_values_begin_at_white():
     assert ticks(plots.saliency("ab", [0.0, 2.0], signed=True)) == [-2.0, 0.0, 2.0]
 
 
+def test_a_label_is_no_formula(tmp_path):
+    figure = plots.saliency("ab", [0.0, 2.0], label="$\\b{$")
+    figure.savefig(tmp_path / "saliency.png")
+
+
 def test_lines_are_broken_within_the_width_and_keep_the_order(tmp_path):
     words = [f"word{i}" for i in range(60)]
     figure = plots.saliency(words, np.ones(60), width=4.0)

@@ -298,6 +298,8 @@ def test_what_does_not_fit_is_named():
         (("bc", 1.9), r"Received: \('bc', 1.9\) for example 1"),
         ({"text": [], "answer_start": []}, r"Received: \[None, None\] for example 1"),
         ({"text": ["bc"]}, r"Received: \['bc', None\] for example 1"),
+        ({"text": None, "answer_start": 1}, r"Received: \[None, 1\] for example 1"),
+        (("bc", float("nan")), r"Received: \('bc', nan\) for example 1"),
     ):
         with pytest.raises(ValueError, match=wrong):
             model.fit([pair, pair], [("b", 1), answer], verbose=0)
@@ -340,8 +342,9 @@ def test_answers_may_be_as_squad_has_them():
     assert model.score(x, y) == {"exact_match": 1.0, "f1": 1.0}
     y = [
         {"text": ["bc", "c"], "answer_start": [1, 2]},
-        {"text": np.array(["a"]), "answer_start": np.array([3])},
+        {"text": np.array(["a"]), "answer_start": np.array([3.0])},
     ]
+    model.encode_examples(x[:1], [{"text": "bc", "answer_start": 1}])
     found, expected = (model.encode_examples(x, t) for t in (y, [("bc", 1), ("a", 3)]))
     assert found.keys() == expected.keys()
     for name, rows in expected.items():

@@ -276,7 +276,13 @@ def test_targets_of_arrays_are_classes():
             with pytest.raises(ValueError, match=message):
                 model.fit(x, **given, verbose=0)
         with pytest.raises(ValueError, match=message):
-            model.evaluate(x, y.tolist(), verbose=0)
+            model.evaluate(x, y, verbose=0)
+    ignoring = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=-100
+    )
+    model.compile(loss=ignoring, run_eagerly=True)
+    found = model.evaluate(x, np.array([[-100, 2, 0]]), return_dict=True, verbose=0)
+    assert np.isfinite(found["loss"])
     single = kzoo.TextClassifier.from_size(
         "tiny", vocabulary_size=9, num_classes=2, name="classes", **SMALL
     )

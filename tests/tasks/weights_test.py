@@ -122,7 +122,9 @@ def test_a_mask_of_ints_is_one_of_bools():
 
 
 def test_what_could_be_read_in_two_ways_is_refused():
-    with pytest.raises(ValueError, match="labels are names, strings.*num_classes"):
+    with pytest.raises(
+        ValueError, match="labels are a list of names, strings.*num_classes"
+    ):
         kzoo.TextClassifier.from_size("tiny", TOKENIZER, labels=[1, 2], **SMALL)
     stars = kzoo.TextClassifier.from_size("tiny", TOKENIZER, labels=["1", "2"], **SMALL)
     assert stars.encode_targets(["1", "2"]) == [0, 1]

@@ -109,7 +109,6 @@ def changed(**changes):
         ({"data__hold_out": {"validation": 0.1}}, "validation, hold_out.validation"),
         ({"data__hold_out": {"test": 1.5}}, "shares that sum to less than 1"),
         ({"data__hold_out": {"test": math.nan}}, "shares that sum to less than 1"),
-        ({"data__train": ["a", "a"]}, r"train: expected two different files"),
         ({"data__replace": {"": "x"}}, r"\[data\] replace: expected no empty text"),
         (
             {"data__test__validation": ["a", "b"]},

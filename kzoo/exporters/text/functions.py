@@ -169,7 +169,10 @@ def _reading(task, function, codec, texts):
         return {name: column(task, name, rows) for name, rows in features.items()}
 
     def write(inputs, outputs):
-        outputs = answered(outputs, lambda names, i: np.array(names, object)[i])
+        # numpy takes torch's tensor of one place for a number.
+        outputs = answered(
+            outputs, lambda names, i: np.array(names, object)[np.asarray(i)]
+        )
         return {name: np.asarray(value) for name, value in outputs.items()}
 
     def cases(generator):
