@@ -1,6 +1,7 @@
 """The road of a training: parts of the data, rates, beginnings, and what goes on."""
 
 import dataclasses
+import errno
 import json
 import subprocess
 import sys
@@ -338,12 +339,36 @@ def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path):
     finally:
         other.kill()
         other.communicate()
+    free = filelock.FileLock(out / "training" / "lock", timeout=0)
     run = training.Run(moods(), *read_training(moods(), tmp_path), out)
+    with pytest.raises(filelock.Timeout):
+        free.acquire()
     (out / ".config.json.abc123").mkdir()  # by a kill while a model was written
-    # An error leaves its run behind in a notebook, which may go on all the same.
+
+    class Broken(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
+    # A notebook keeps what an error left, and the folder is free all the same.
+    with pytest.raises(KeyboardInterrupt):
+        run.fit([Broken()])
+    free.acquire()
+    free.release()
     assert training.train(moods(), tmp_path, out).labels and run.epochs_done
     assert not [*out.glob(".*")]
-    filelock.FileLock(out / "training" / "lock", timeout=0).acquire().lock.release()
+    free.acquire()
+    free.release()
+
+
+def test_a_file_system_without_locks_is_trained_on_with_a_warning(
+    moods, tmp_path, monkeypatch
+):
+    def without(self):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", without)
+    with pytest.warns(UserWarning, match="cannot be locked .*No locks available"):
+        assert training.train(moods(), tmp_path, tmp_path / "out").labels
 
 
 def test_what_begins_anew_has_its_own_tokenizer_and_leaves_what_is_not_its(
