@@ -6,6 +6,7 @@ Each fault is what a slip in an emission rule would do. A fault that an export l
 through, or that changes nothing, ends the script with status 1.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -171,4 +172,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     sys.exit(main())

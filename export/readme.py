@@ -7,6 +7,7 @@ manifests; `matrix.py` wrote `results/matrix.json`, and the scripts of `benchmar
 JSON in `benchmarks/results`, with machine and versions.
 """
 
+import argparse
 import json
 import re
 import statistics
@@ -172,4 +173,5 @@ def written(text):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
