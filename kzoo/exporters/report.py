@@ -98,7 +98,7 @@ class ExportReport:
             if check.get("ties"):
                 tokens += f", {check['ties']} ties between two tokens"
             lines.append(
-                f"  {check['function']:15} {check['case']:28} "
+                f"  {check['function']:15} {check['case']:31} "
                 f"difference {check['difference']:.1e}{tokens}"
             )
         lines += [f"  {note}" for note in self.notes]
