@@ -43,8 +43,13 @@ def rare_character(model, tokenizer):
     functions = model.export_functions()
     for function in functions:
         for case in function.cases(np.random.default_rng(0)).values():
-            used.update(*(ids.ravel().tolist() for ids in map(np.asarray, case.values())
-                          if ids.dtype.kind == "i"))  # fmt: skip
+            # What is banned is not read; where all but one is, that one is.
+            banned = set(np.ravel(case.get("banned_token_ids", ())).tolist())
+            left = {*range(tokenizer.vocabulary_size)} - banned
+            used |= left if len(left) == 1 else set()
+            for name, ids in case.items():
+                if name != "banned_token_ids" and np.asarray(ids).dtype.kind == "i":
+                    used.update(np.ravel(ids).tolist())
     for character in CHARACTERS[3:]:
         (ids,) = tokenizer.encode([character])
         if len(ids) == 1 and ids[0] not in used:
