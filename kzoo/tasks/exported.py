@@ -355,6 +355,7 @@ class ExportsGeneration(Exports):
         return arguments
 
     def _generate_cases(self, generator):
+        # Few different shapes: JAX compiles each operator for each.
         def case(shape, limit, **options):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
             own = self.target_prefix if "forced_token_ids" not in options else ()
@@ -401,11 +402,11 @@ class ExportsGeneration(Exports):
                 forced_token_ids=self._random_ids(generator, "forced", (4, 2)),
             ),
             "sampling, likely ones, batch 4": case(
-                (4, 3), 3, temperature=30.0, top_k=0, top_p=1.0, min_p=0.97, seed=-3
+                (4, 4), 3, temperature=30.0, top_k=0, top_p=1.0, min_p=0.97, seed=-3
             ),
             # The third of equal tokens would repeat the pair of the first two.
             "greedy, no pair twice": case(
-                (2, 5),
+                (2, 7),
                 3,
                 no_repeat_ngram_size=2,
                 banned_token_ids=np.setdiff1d(np.arange(size, dtype="int32"), one),
@@ -413,14 +414,14 @@ class ExportsGeneration(Exports):
             ),
             # What occurred is more likely by far, and comes again.
             "greedy, not ended at once": case(
-                (2, 6),
+                (2, 7),
                 3,
                 repetition_penalty=1e-3,
                 min_new_tokens=min(2, self.room(3)),
                 stop_token_ids=stops,
             ),
             "2 beams, forced": case(
-                (2, 4),
+                (2, 7),
                 2,
                 beams=2,
                 forced_token_ids=self._random_ids(generator, "forced", (2, 1)),
