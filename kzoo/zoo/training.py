@@ -321,13 +321,15 @@ class Run:
 
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
-        for left in self.out.glob(f".{CONFIG_FILE}.*"):  # by a kill while they were
-            shutil.rmtree(left, ignore_errors=True)
-        self.task.save_folder(self.out)
-        self.recipe.save(self.out / RECIPE)
-        curve = training_curve(self.history, title=self.recipe.name)
-        curve.savefig(self.out / CURVE)
-        self._lock.release(force=True)
+        try:
+            for left in self.out.glob(f".{CONFIG_FILE}.*"):  # by a kill while they were
+                shutil.rmtree(left, ignore_errors=True)
+            self.task.save_folder(self.out)
+            self.recipe.save(self.out / RECIPE)
+            curve = training_curve(self.history, title=self.recipe.name)
+            curve.savefig(self.out / CURVE)
+        finally:
+            self._lock.release(force=True)
         return self.task
 
     def _compile(self):

@@ -1,6 +1,7 @@
 """What differs on a GPU: seen there where there is one, else played."""
 
 import threading
+from functools import partial
 
 import keras
 import numpy as np
@@ -127,10 +128,11 @@ def setting():
 def coarse(monkeypatch):
     """TF32 is on, or would be on the GPU that is played."""
     if BACKEND == "jax":
+        import jax
+
         monkeypatch.setattr(accelerator, "xla_is_on_cpu", lambda: False)
-        yield
-        return
-    if BACKEND == "tensorflow":
+        change, value = partial(jax.config.update, "jax_default_matmul_precision"), None
+    elif BACKEND == "tensorflow":
         import tensorflow as tf
 
         change, value = tf.config.experimental.enable_tensor_float_32_execution, True

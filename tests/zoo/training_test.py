@@ -317,8 +317,12 @@ def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
         training.train(other, tmp_path, out)
 
 
-def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path):
+def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path, monkeypatch):
     """Two would save over one another; a lock ends with its process, even a killed."""
+
+    def full_disk(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     out = tmp_path / "out"
     (out / "training").mkdir(parents=True)
     code = (
@@ -352,6 +356,13 @@ def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path):
     # A notebook keeps what an error left, and the folder is free all the same.
     with pytest.raises(KeyboardInterrupt):
         run.fit([Broken()])
+    free.acquire()
+    free.release()
+    run = training.Run(moods(), *read_training(moods(), tmp_path), out)
+    run.fit()
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
+        broken.setattr(training, "training_curve", full_disk)
+        run.finish()
     free.acquire()
     free.release()
     assert training.train(moods(), tmp_path, out).labels and run.epochs_done
