@@ -368,7 +368,14 @@ class ExportsGeneration(Exports):
         banned, stops, _ = np.split(order, [size // 4, size // 4 * 3 + 1])
         banned = np.setdiff1d(banned, np.array(self.target_prefix, "int32"))
         special = self.config.pad_token_id, self.config.end_token_id
-        one = [i for i in order if i not in special][:1]
+        one, stop = sorted([*order, *order], key=lambda i: i in special)[:2]
+
+        def only(*allowed):  # nothing forced: a model's own may be banned here
+            return dict(
+                banned_token_ids=np.setdiff1d(np.arange(size, dtype="int32"), allowed),
+                forced_token_ids=np.zeros((1, 0), "int32"),
+            )
+
         return {
             "greedy, batch 3, padded": case((3, 12), 3),
             "3 beams, 2 best, padded": case(
@@ -379,8 +386,7 @@ class ExportsGeneration(Exports):
                 (2, 7),
                 5,
                 beams=2,
-                length_penalty=3.0,  # longer ones may win after an early end
-                early_stopping=False,
+                length_penalty=3.0,
                 repetition_penalty=2.5,
                 no_repeat_ngram_size=2,
                 min_new_tokens=min(2, self.room(5) - 1),
@@ -409,8 +415,17 @@ class ExportsGeneration(Exports):
                 (2, 7),
                 3,
                 no_repeat_ngram_size=2,
-                banned_token_ids=np.setdiff1d(np.arange(size, dtype="int32"), one),
-                forced_token_ids=np.zeros((1, 0), "int32"),  # a model's own is banned
+                **only(one),
+            ),
+            # Two have ended after two steps, and a third that goes on is better.
+            "2 beams, not ended early": case(
+                (2, 7),
+                3,
+                beams=2,
+                length_penalty=3.0,
+                early_stopping=False,
+                stop_token_ids=[stop],
+                **only(one, stop),
             ),
             # What occurred is more likely by far, and comes again.
             "greedy, not ended at once": case(
