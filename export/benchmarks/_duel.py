@@ -5,6 +5,8 @@ to minute. So each contender is a worker that answers JSON lines, one works whil
 others wait, and two are compared by the median of the ratios of neighbouring turns.
 """
 
+import argparse
+import gzip
 import json
 import math
 import os
@@ -45,6 +47,28 @@ def measure_cpu_time():
     ENVIRONMENT["KZOO_BENCHMARK_THREADS"] = "1"
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         ENVIRONMENT[name] = "1"
+
+
+def count(text):
+    """An argument that is a number of things, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more. Received: {text!r}.")
+    return int(text)
+
+
+def results_name(text):
+    """An argument that `write_results` takes: its folder is there before all work."""
+    folder = (RESULTS / text).parent
+    if folder != RESULTS and not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {folder}.")
+    return text
+
+
+def lines(path):
+    """The lines of a text file, plain or gz."""
+    opened = gzip.open if str(path).endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in file]
 
 
 def main(compare, work):
@@ -283,13 +307,15 @@ def write_results(name, results, rows):
     """Writes `results/<name>.json` and `.md`; prints the table.
 
     Args:
-        name: of the benchmark.
+        name: of the benchmark, of `results_name`.
         results: what the JSON holds.
         rows: lists of strings, the first one the table's head.
     """
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    from kzoo.files import write_text  # which peers' interpreters need not have
+
     rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    (RESULTS / f"{name}.md").write_text(table)
     print(table)
+    RESULTS.mkdir(exist_ok=True)
+    write_text(RESULTS / f"{name}.json", json.dumps(results, indent=1) + "\n")
+    write_text(RESULTS / f"{name}.md", table)

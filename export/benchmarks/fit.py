@@ -18,6 +18,7 @@ import sys
 
 import _duel
 
+MODES = ["default", "lean"]
 CONFIGS = {
     "small": dict(layers=4, width=128, heads=4, inner=256, vocabulary=6000, batch=192),
     "base": dict(layers=6, width=512, heads=8, inner=2048, vocabulary=32000, batch=16),
@@ -176,11 +177,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--hub", default=sys.executable)
-    parser.add_argument("--configs", nargs="+", default=list(CONFIGS))
-    parser.add_argument("--modes", nargs="+", default=["default", "lean"])
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--steps", type=int, help="of a turn; by default 10, base 4")
-    parser.add_argument("--out", default="fit")
+    parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=[*CONFIGS])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--turns", type=_duel.count, default=7)
+    parser.add_argument(
+        "--steps", type=_duel.count, help="of a turn; by default 10, base 4"
+    )
+    parser.add_argument("--out", type=_duel.results_name, default="fit")
     parser.add_argument("--cpu-time", action="store_true", help="on a busy machine")
     args = parser.parse_args()
     if args.cpu_time:

@@ -423,21 +423,33 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--hub", help="an interpreter with keras-hub")
-    parser.add_argument("--configs", nargs="+", default=list(CONFIGS))
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=[*CONFIGS])
+    parser.add_argument("--beams", nargs="+", type=_duel.count, default=[1, 4])
+    parser.add_argument("--batches", nargs="+", type=_duel.count, default=[1, 8, 32])
+    parser.add_argument("--new-tokens", type=_duel.count, default=32)
+    parser.add_argument("--turns", type=_duel.count, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn at least")
-    parser.add_argument("--contenders", nargs="+", default=CONTENDERS)
+    parser.add_argument(
+        "--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS
+    )
     parser.add_argument("--model", type=Path, help="a folder of a trained translator")
     parser.add_argument("--texts", type=Path, help="a file with a source a line")
     parser.add_argument("--references", type=Path, help="their translations")
-    parser.add_argument("--sentences", type=int, default=200, help="the first lines")
-    parser.add_argument("--out", default="generate")
+    parser.add_argument(
+        "--sentences", type=_duel.count, default=200, help="the first lines"
+    )
+    parser.add_argument("--out", type=_duel.results_name, default="generate")
     parser.add_argument("--fixed-threads", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="on a busy machine")
     args = parser.parse_args()
+    if bool(args.model) != bool(args.texts) or args.references and not args.texts:
+        parser.error("--model and --texts go together, and --references with them.")
+    texts, references = (
+        _duel.lines(path)[: args.sentences] if path else []
+        for path in (args.texts, args.references)
+    )
+    if references and len(references) != len(texts):
+        parser.error(f"{len(texts)} --texts, but {len(references)} --references.")
     if args.cpu_time:
         _duel.measure_cpu_time()
     peers = ["ctranslate2", "ctranslate2_int8", "transformers"]
@@ -467,7 +479,9 @@ def main():
             for beams in args.beams:
                 for batch in args.batches:
                     if args.model:
-                        batches, score = text_batches(workers["keras"], batch, args)
+                        batches, score = text_batches(
+                            workers["keras"], batch, texts, references
+                        )
                         limit = 80
                     else:
                         batches, score = random_batches(config, batch), None
@@ -490,16 +504,12 @@ def main():
     _duel.write_results(args.out, results, table(cells, means))
 
 
-def text_batches(keras_worker, batch, args):
-    """The first sentences of a file as ids, sorted by length, in batches; their score.
+def text_batches(keras_worker, batch, texts, references):
+    """Sentences as ids, sorted by length, in batches; their score.
 
     Returns:
         The batches, and a function of all translations (ids) to BLEU, or `None`.
     """
-    texts, references = (
-        path.read_text(encoding="utf-8").splitlines()[: args.sentences] if path else []
-        for path in (args.texts, args.references)
-    )
     ids = keras_worker.ask(verb="encode", ids=texts)
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
 

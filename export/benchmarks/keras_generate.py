@@ -26,6 +26,7 @@ from pathlib import Path
 import _duel
 
 CONTENDERS = ["kzoo", "keras-hub"]
+MODES = ["no XLA", "XLA"]
 CONFIGS = {  # of `generate.py`: "mini" and "base" of kzoo's sizes
     "small": dict(
         vocabulary_size=6000,
@@ -161,14 +162,14 @@ def main():
     """Starts the contenders, compares them cell by cell, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hub", default=sys.executable)
-    parser.add_argument("--configs", nargs="+", default=list(CONFIGS))
-    parser.add_argument("--modes", nargs="+", default=["no XLA", "XLA"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--prompt", type=int, default=32)
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=[*CONFIGS])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--batches", nargs="+", type=_duel.count, default=[1, 8, 32])
+    parser.add_argument("--prompt", type=_duel.count, default=32)
+    parser.add_argument("--new-tokens", type=_duel.count, default=64)
+    parser.add_argument("--turns", type=_duel.count, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
-    parser.add_argument("--out", default="keras_generate")
+    parser.add_argument("--out", type=_duel.results_name, default="keras_generate")
     parser.add_argument("--cpu-time", action="store_true", help="on a busy machine")
     args = parser.parse_args()
     if args.cpu_time:

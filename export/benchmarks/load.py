@@ -18,6 +18,7 @@ import argparse
 import ast
 import gc
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -192,9 +193,11 @@ def compare():
     """Loads every family in turns and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hub", help="an interpreter with keras-hub")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES))
-    parser.add_argument("--out", default="load", help="name of the results")
+    parser.add_argument("--turns", type=_duel.count, default=5)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=[*FAMILIES])
+    parser.add_argument(
+        "--out", type=_duel.results_name, default="load", help="name of the results"
+    )
     args = parser.parse_args()
     pythons = {"kzoo": sys.executable, "keras-hub": args.hub}
     cells = []
@@ -239,7 +242,7 @@ def compare():
             [
                 cell["family"],
                 cell["megabytes"],
-                f"{sorted(cell['seconds']['kzoo'])[args.turns // 2]:.2f}",
+                f"{statistics.median(cell['seconds']['kzoo']):.2f}",
                 f"{cell['faster_by']:.1f}" if args.hub else "",
                 f"{cell['peak']:.2f}",
                 cell["lines"],

@@ -132,17 +132,24 @@ def work(contender, folder):
 def main():
     """Exports, compares in turns, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--new-tokens", type=int, default=512)
-    parser.add_argument("--vocabulary-size", type=int, default=32_000)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--layers", type=_duel.count, default=12)
+    parser.add_argument("--width", type=_duel.count, default=768)
+    parser.add_argument("--prompt", type=_duel.count, default=512)
+    parser.add_argument("--new-tokens", type=_duel.count, default=512)
+    parser.add_argument("--vocabulary-size", type=_duel.count, default=32_000)
+    parser.add_argument("--turns", type=_duel.count, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="one thread, CPU time")
-    parser.add_argument("--out", default="long_generation", help="of the results")
+    parser.add_argument(
+        "--out",
+        type=_duel.results_name,
+        default="long_generation",
+        help="of the results",
+    )
     args = parser.parse_args()
     if args.cpu_time:
         _duel.measure_cpu_time()
+    if args.new_tokens < 3:
+        parser.error("--new-tokens must be 3 or more, to time early and late ones.")
     part = max(1, args.new_tokens // 8)
     # Runs of these lengths; their differences time the first and the last eighth.
     lengths = [1, 1 + part, args.new_tokens - part, args.new_tokens]

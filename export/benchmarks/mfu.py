@@ -175,11 +175,11 @@ def main():
     """Starts the contenders together, takes turns, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peak-tflops", type=float, default=989.0)
-    parser.add_argument("--rows", type=int, default=8, help="of a batch")
-    parser.add_argument("--steps", type=int, default=20, help="of a turn")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rows", type=_duel.count, default=8, help="of a batch")
+    parser.add_argument("--steps", type=_duel.count, default=20, help="of a turn")
+    parser.add_argument("--turns", type=_duel.count, default=5)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--out", default="mfu")
+    parser.add_argument("--out", type=_duel.results_name, default="mfu")
     args = parser.parse_args()
     name = "tiny" if args.tiny else "small"
     if args.tiny:

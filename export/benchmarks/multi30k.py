@@ -18,6 +18,7 @@ import keras
 
 import kzoo
 from kzoo.data import load_pairs
+from kzoo.files import write_json
 from kzoo.training import (
     Adam,
     CheckpointAverage,
@@ -37,6 +38,8 @@ class Clock(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Adds the epoch's row."""
+        # A kill may have come between a row and its checkpoint.
+        self.rows = [row for row in self.rows if row["epoch"] <= epoch]
         before = self.rows[-1] if self.rows else dict(wall_minutes=0, cpu_minutes=0)
         now = time.time(), time.process_time()
         wall, cpu = (n - s for n, s in zip(now, self.start, strict=True))
@@ -48,10 +51,17 @@ class Clock(keras.callbacks.Callback):
             **{k: float(v) for k, v in logs.items()},
         )
         self.rows.append(row)
-        self.path.write_text(json.dumps(self.rows, indent=1))
+        write_json(self.path, self.rows)
         print({k: round(v, 3) for k, v in row.items()}, flush=True)
-        if row["cpu_minutes"] * (1 + 1 / (epoch + 1)) > self.minutes:
-            self.model.stop_training = True
+        self.model.stop_training = self.done
+
+    @property
+    def done(self):
+        """Whether another epoch would take more minutes than there are."""
+        if not self.rows:
+            return False
+        last = self.rows[-1]
+        return last["cpu_minutes"] * (1 + 1 / last["epoch"]) > self.minutes
 
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -63,6 +73,8 @@ parser.add_argument("--vocabulary-size", type=int, default=6000)
 parser.add_argument("--peak", type=float, default=4e-3)
 parser.add_argument("--dropout", type=float, default=0.3)
 args = parser.parse_args()
+if args.minutes <= 0:
+    parser.error(f"--minutes must be more than 0. Received: {args.minutes}.")
 
 keras.utils.set_random_seed(1)
 train, val = (
@@ -80,13 +92,14 @@ translator.compile(
     label_smoothing=0.1,
     metrics=None,  # a pass over the logits each; the loss tells enough
 )
+clock = Clock(args.out / "curve.json", args.minutes)
 translator.fit(
     train,
     tokens_per_batch=4096,
-    epochs=1000,
+    epochs=clock.rows[-1]["epoch"] if clock.done else 1000,
     validation_data=tuple(zip(*val, strict=True)),
     callbacks=[
-        Clock(args.out / "curve.json", args.minutes),
+        clock,
         CheckpointAverage(args.out / "epochs", last=10),
         ResumableCheckpoint(args.out / "training.npz"),
     ],

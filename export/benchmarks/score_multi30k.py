@@ -42,11 +42,10 @@ def onnx_runner(path):
     return run
 
 
-def saved_model_runner(path):
-    """The same in TensorFlow."""
+def saved_model_runner(path, defaults):
+    """The same in TensorFlow, whose signatures know no defaults."""
     signature = tf.saved_model.load(str(path)).signatures["generate"]
     specs = signature.structured_input_signature[1]
-    defaults = {"early_stopping": True, "temperature": 0.0, "seed": 0}
 
     def run(feed):
         feed = {**defaults, **feed}
@@ -102,8 +101,10 @@ parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("run", type=Path, help="the folder that multi30k.py wrote")
 parser.add_argument("test", help="the files' path without .en.gz")
 parser.add_argument("--length-penalty", type=float, default=1.0)
-parser.add_argument("--sentences", type=int, default=None, help="only the first ones")
-parser.add_argument("--out", default="multi30k")
+parser.add_argument(
+    "--sentences", type=_duel.count, default=None, help="only the first ones"
+)
+parser.add_argument("--out", type=_duel.results_name, default="multi30k")
 args = parser.parse_args()
 
 translator = load_task(args.run / "model")
@@ -125,9 +126,12 @@ results = {
 rows = [["search", "BLEU", "ONNX differs", "of them tied", "SavedModel", "tied"]]
 with tempfile.TemporaryDirectory() as folder:
     runners = {}
-    for name, make in ("onnx", onnx_runner), ("tf_saved_model", saved_model_runner):
+    for name in ("onnx", "tf_saved_model"):
         translator.export(Path(folder) / name, format=name)
-        runners[name] = make(Path(folder) / name)
+    runners["onnx"] = onnx_runner(Path(folder) / "onnx")
+    runners["tf_saved_model"] = saved_model_runner(
+        Path(folder) / "tf_saved_model", translator.search_inputs("tf_saved_model")
+    )
     for beams in (1, 4):
         options = dict(
             beams=beams, length_penalty=args.length_penalty, num_return_sequences=1

@@ -208,9 +208,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("text")
     parser.add_argument("--peers", default=sys.executable)
-    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--turns", type=_duel.count, default=8)
     parser.add_argument("--worker", choices=STEPS)
+    parser.add_argument("--out", type=_duel.results_name, default="shakespeare")
     args = parser.parse_args()
+    if any(steps % args.turns for steps in STEPS.values()):
+        parser.error(f"--turns must divide {sorted({*STEPS.values()})} steps.")
     if args.worker:
         make = torch_worker if args.worker == "torch" else kzoo_worker
         return _duel.serve(make(args.text, args.turns, STEPS[args.worker]))
@@ -243,7 +246,7 @@ def main():
             + [f"{sum(seconds[name]):.1f}", f"{ratios[name]:.2f}"]
         )
     _duel.write_results(
-        "shakespeare",
+        args.out,
         {
             "machine": _duel.machine(),
             "versions": _duel.versions("keras", "tensorflow", "kzoo"),
