@@ -7,6 +7,7 @@ raises `ValueError` when it is built, naming both fields.
 """
 
 import dataclasses
+import inspect
 import json
 import math
 from pathlib import Path
@@ -21,8 +22,9 @@ Positions = Literal["none", "learned", "sinusoidal", "rotary", "relative", "alib
 Similarity = Literal["scaled_dot", "dot", "general", "additive", "additive_tanh"]
 SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
-# Fields of a stack that its weights do not depend on, and its training does.
+# Fields of a stack that what it computes does not depend on, and its training does.
 DROPOUT_RATES = ("dropout", "attention_dropout", "feed_forward_dropout")
+TRAINING_FIELDS = {*DROPOUT_RATES, "initializer", "initializer_range"}
 
 
 class _Config:
@@ -670,6 +672,16 @@ SIZES = {
     "base": dict(num_layers=6, hidden_dim=512, num_heads=8, intermediate_dim=2048),
     "big": dict(num_layers=6, hidden_dim=1024, num_heads=16, intermediate_dim=4096),
 }
+
+
+def arguments_of(thing):
+    """The arguments of `__init__` that a thing of kzoo keeps as attributes, a dict."""
+    kinds = (k for k in type(thing).__mro__ if k.__module__.startswith("kzoo."))
+    inits = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
+    names = dict.fromkeys(
+        n for each in inits for n in inspect.signature(each).parameters
+    )
+    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
 def load_config(path):

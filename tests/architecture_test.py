@@ -35,7 +35,7 @@ BESIDE = {
     "training": {"config", "files"},
     "plots": {"config", "files"},
     "families": {"config", "checkpoints"},
-    "checkpoints": {"config"},
+    "checkpoints": {"config", "files"},
 }
 JOINERS = ("tasks", "zoo", "cli")
 

@@ -9,15 +9,14 @@ import contextlib
 import json
 import math
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from kzoo.checkpoints import safetensors_file, torch_file
+from kzoo.files import beside, install
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
@@ -145,7 +144,8 @@ def _open(expected):
         for path, names in expected.items():
             _check_regular(path)
             file = files.enter_context(open(path, "rb"))
-            found = _read_places(file, path)
+            reader = torch_file if path.suffix == ".bin" else safetensors_file
+            found = reader.read_places(file, path)
             if names is not None and set(found) != names:
                 raise ValueError(
                     f"{path} does not hold what its index says. "
@@ -154,11 +154,6 @@ def _open(expected):
                 )
             places |= found
         return TensorFiles(places, files.pop_all())
-
-
-def _read_places(file, path):
-    reader = torch_file if path.suffix == ".bin" else safetensors_file
-    return reader.read_places(file, path)
 
 
 def _check_regular(path):
@@ -260,31 +255,25 @@ def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
     folder = Path(folder)
     metadata = {"format": "pt"} if metadata is None else dict(metadata)
     shards, sizes = _split(tensors, max_shard_bytes)
-    new_folder = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".saving.", dir=folder))
     try:
-        for name, shard in shards.items():
-            safetensors_file.write(partial / name, shard, metadata)
-        if len(shards) > 1:
-            names = {tensor: name for name in shards for tensor in shards[name]}
-            index = {
-                "metadata": {"total_size": sum(sizes.values())},
-                "weight_map": dict(sorted(names.items())),
-            }
-            text = json.dumps(index, indent=2) + "\n"
-            (partial / (SAFETENSORS + INDEX)).write_text(text, encoding="utf-8")
-        written = _install(partial, folder)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if new_folder:
-            with contextlib.suppress(OSError):  # others use it by now
-                folder.rmdir()
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(folder)  # of a full disk nobody says which
+        with beside(folder / SAFETENSORS) as partial:
+            for name, shard in shards.items():
+                safetensors_file.write(partial / name, shard, metadata)
+            if len(shards) > 1:
+                names = {tensor: name for name in shards for tensor in shards[name]}
+                index = {
+                    "metadata": {"total_size": sum(sizes.values())},
+                    "weight_map": dict(sorted(names.items())),
+                }
+                text = json.dumps(index, indent=2) + "\n"
+                (partial / (SAFETENSORS + INDEX)).write_text(text, encoding="utf-8")
+            new = {path.name for path in partial.iterdir()}
+            old = {p.name for p in folder.iterdir() if _WRITTEN.fullmatch(p.name)}
+            install(partial, [folder / name for name in sorted(new | old)])
+    except OSError as error:
+        error.filename = error.filename or str(folder)  # a full disk's names none
         raise
-    shutil.rmtree(partial, ignore_errors=True)
-    return written
+    return [folder / name for name in sorted(new)]
 
 
 def _split(tensors, max_shard_bytes):
@@ -313,24 +302,3 @@ def _split(tensors, max_shard_bytes):
         f"{stem}-{i:05}-of-{len(shards):05}.{suffix}": shard
         for i, shard in enumerate(shards, start=1)
     }, sizes
-
-
-def _install(partial, folder):
-    """Moves new files into the folder, and an older model's out of it, or neither."""
-    new = sorted(path.name for path in partial.iterdir())  # the index last
-    old = [path.name for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)]
-    if new == [SAFETENSORS] and set(old) <= {SAFETENSORS}:
-        old = []  # one rename replaces it, so that there always is a model
-    aside = partial / "aside"
-    aside.mkdir()
-    moved = []  # (from, to)
-    try:
-        for source, target, names in ((folder, aside, old), (partial, folder, new)):
-            for name in names:
-                (source / name).replace(target / name)
-                moved.append((source / name, target / name))
-    except BaseException:
-        for source, target in reversed(moved):
-            target.replace(source)
-        raise
-    return [folder / name for name in new]

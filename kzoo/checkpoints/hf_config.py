@@ -177,22 +177,14 @@ class Rule:
 
     Args:
         names: keys that are read.
-        reads: a function of a dict of all keys, to a dict of fields.
-        writes: a function of a function from a field's name to its value, to a dict of
+        read: a function of a dict of all keys, to a dict of fields.
+        write: a function of a function from a field's name to its value, to a dict of
             keys.
     """
 
     names: tuple[str, ...]
-    reads: Any
-    writes: Any
-
-    def read(self, keys):
-        """Fields of keys."""
-        return self.reads(keys)
-
-    def write(self, field_of):
-        """Keys of fields."""
-        return self.writes(field_of)
+    read: Any
+    write: Any
 
 
 def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_id"):

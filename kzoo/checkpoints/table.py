@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from kzoo.checkpoints.hf_config import REQUIRED, Key, Unsupported
 from kzoo.checkpoints.rows import ByHead, Choice, Raw, Source
-from kzoo.config import ModelConfig, StackConfig
+from kzoo.config import TRAINING_FIELDS, ModelConfig, StackConfig
 
 # A variable's last name, and that of the checkpoint's tensor.
 LEAVES = {
@@ -111,14 +111,6 @@ _ONLY = {
 }
 # Tasks whose head is that of another: a sequence classifier with one number.
 _SAME_HEAD = {"TextRegressor": "TextClassifier", "PairScorer": "TextClassifier"}
-# Fields that change training alone; a checkpoint need not be able to say them.
-_TRAINING = {
-    "dropout",
-    "attention_dropout",
-    "feed_forward_dropout",
-    "initializer",
-    "initializer_range",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -527,7 +519,7 @@ def _differences(config, again):
         if isinstance(a, StackConfig) and isinstance(b, StackConfig):
             for own in dataclasses.fields(StackConfig):
                 pair = _resolved(a, own.name), _resolved(b, own.name)
-                if own.name not in _TRAINING and pair[0] != pair[1]:
+                if own.name not in TRAINING_FIELDS and pair[0] != pair[1]:
                     found[f"{field.name}.{own.name}"] = pair
         elif a != b and field.name != "mask_token_id":
             found[field.name] = (a, b)

@@ -10,7 +10,6 @@ import functools
 import os
 import re
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -279,18 +278,6 @@ def check_trained(folder):
                 else "Expected a folder that `kzoo train` wrote."
             )
         )
-
-
-class Stopwatch:
-    """Seconds since it was made."""
-
-    def __init__(self):
-        self._start = time.perf_counter()
-
-    @property
-    def seconds(self):
-        """Seconds so far."""
-        return time.perf_counter() - self._start
 
 
 def file_size(path):

@@ -1,6 +1,5 @@
 """The recipe that the options of `kzoo train` describe."""
 
-import json
 from pathlib import Path
 
 from kzoo.cli.console import Failure
@@ -32,6 +31,7 @@ def recipe(options):
         options: those of `kzoo train`, by the names of its parameters.
     """
     from kzoo.zoo.recipes import Recipe
+    from kzoo.zoo.tables import without_none
 
     _check(options)
     size, running = options["size"], options["running"]
@@ -43,7 +43,7 @@ def recipe(options):
         "task": TASKS[options["task"]],
         "data": _data(options),
         "tokenizer": _tokenizer(options),
-        "model": {"config": _without_none(config.to_dict())} if config else {},
+        "model": {"config": without_none(config.to_dict())} if config else {},
         "training": {
             "schedule": {"kind": "inverse_square_root"},
             "optimizer": {"beta_2": 0.98, "epsilon": 1e-9, "global_clipnorm": 1.0},
@@ -180,12 +180,3 @@ def _columns(columns):
             f"Received: {columns!r}."
         )
     return [int(part) if part.isdecimal() else part for part in parts]
-
-
-def _without_none(config):
-    """As a TOML file would have it: what is not there is `None` by default."""
-    return {
-        key: _without_none(value) if isinstance(value, dict) else value
-        for key, value in json.loads(json.dumps(config)).items()
-        if value is not None
-    }

@@ -201,16 +201,12 @@ def check_output(path, input_path):
             f"--output {path}: expected a file in a folder that exists. Received: "
             + ("a folder." if path.is_dir() else f"no folder {path.parent}.")
         )
-    into = path if _is_stream(path) else path.resolve().parent
+    stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
+    into = path if stands else path.resolve().parent
     if not os.access(into, os.W_OK):
         raise Failure(f"--output {path}: {into} cannot be written to.")
     if input_path is not None and path.resolve() == input_path.resolve():
         raise Failure(f"--output {path} is the input. Give another file.")
-
-
-def _is_stream(path):
-    """Whether a path is of a pipe or a device, which is written to as it stands."""
-    return path.exists() and not path.is_file()
 
 
 def read_texts(arguments, input_path):
@@ -260,10 +256,8 @@ def write(texts, output, generate, *, description, n_best, scores):
         err.print("[dim]Type a text and Enter; Ctrl-D ends.[/dim]")
         for number, line in enumerate(iter(sys.stdin.readline, ""), 1):
             if line.strip():
-                _write(
-                    _lines(*generate([line.strip()], None), n_best, scores, number),
-                    None,
-                )
+                (group,) = _groups(*generate([line.strip()], None), n_best)
+                _write(_format(group, n_best, scores, number), None)
         return
     # An empty line is no text, but its line in the output keeps the files parallel.
     full = [text for text in texts if text.strip()]
@@ -279,11 +273,6 @@ def write(texts, output, generate, *, description, n_best, scores):
         else:
             lines.append("")
     _write(lines, output)
-
-
-def _lines(results, values, n_best, scores, number):
-    (group,) = _groups(results, values, n_best)
-    return _format(group, n_best, scores, number)
 
 
 def _groups(results, values, n_best):
@@ -310,8 +299,5 @@ def _write(lines, output):
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
-        return
-    if _is_stream(output):
-        output.write_text(text, encoding="utf-8", newline="\n")
-    else:  # a link stays one
-        write_text(output.resolve(), text)
+    else:
+        write_text(output, text)

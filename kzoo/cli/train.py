@@ -1,5 +1,6 @@
 """`kzoo train`."""
 
+import functools
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,7 +41,15 @@ command is run again; with a larger --epochs it goes on for longer.
   kzoo train recipe.toml --data multi30k --out en-de
 """)
 
-_DATA, _MODEL, _RUN = "Data", "Model", "Training"  # panels of --help
+
+def _option(panel, name, help, **limits):
+    """An option in a panel of --help."""
+    return typer.Option(metavar=name, help=help, rich_help_panel=panel, **limits)
+
+
+_data, _model, _run = (
+    functools.partial(_option, panel) for panel in ("Data", "Model", "Training")
+)
 # What goes with a recipe.
 _WITH_RECIPE = ("data", "folder", "out_path")
 
@@ -71,46 +80,26 @@ def train(
     ] = "translation",
     columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Which columns (0,1), languages (en,de) or features of DATA, source "
-            "first.",
-            rich_help_panel=_DATA,
+        _data(
+            "A,B",
+            "Which columns (0,1), languages (en,de) or features of DATA, source first.",
         ),
     ] = None,
-    split: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Of a folder or a TFDS data set.",
-            rich_help_panel=_DATA,
-        ),
-    ] = "train",
+    split: Annotated[str, _data("NAME", "Of a folder or a TFDS data set.")] = "train",
     validation: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DATA",
-            help="Data as DATA; twice for two parallel files.",
-            rich_help_panel=_DATA,
-        ),
+        list[str] | None, _data("DATA", "Data as DATA; twice for two parallel files.")
     ] = None,
     validation_split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Instead: a split of the same folder or data set.",
-            rich_help_panel=_DATA,
-        ),
+        str | None, _data("NAME", "Instead: a split of the same folder or data set.")
     ] = None,
     validation_share: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Instead: a share of DATA that is held out; 0 for none.",
+        _data(
+            "SHARE",
+            "Instead: a share of DATA that is held out; 0 for none.",
             min=0.0,
             max=0.5,
             show_default="0.05, or about 2000 examples if that is less",
-            rich_help_panel=_DATA,
         ),
     ] = None,
     running: Annotated[
@@ -119,124 +108,74 @@ def train(
             "--running",
             help="The file is one running text; stretches of --length tokens are drawn "
             "from it.",
-            rich_help_panel=_DATA,
+            rich_help_panel="Data",
         ),
     ] = False,
     length: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens a stretch of --running.",
-            min=2,
-            show_default="256",
-            rich_help_panel=_DATA,
-        ),
+        _data("N", "Tokens a stretch of --running.", min=2, show_default="256"),
     ] = None,
     size: Annotated[
         str,
-        typer.Option(
-            metavar="SIZE",
-            help="tiny, mini, small, base or big; or a kzoo.ModelConfig in JSON.",
-            rich_help_panel=_MODEL,
+        _model(
+            "SIZE", "tiny, mini, small, base or big; or a kzoo.ModelConfig in JSON."
         ),
     ] = "mini",
     tokenizer: Annotated[
         str,
-        typer.Option(
-            metavar="KIND",
-            help="unigram, bpe, sentencepiece-bpe, wordpiece or character, learned "
+        _model(
+            "KIND",
+            "unigram, bpe, sentencepiece-bpe, wordpiece or character, learned "
             "from DATA; or a folder with one.",
             show_default="unigram; bpe for --running",
-            rich_help_panel=_MODEL,
         ),
     ] = "",
     vocabulary_size: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="The most tokens of the tokenizer.",
-            min=5,
-            rich_help_panel=_MODEL,
-        ),
+        int, _model("N", "The most tokens of the tokenizer.", min=5)
     ] = 8000,
     dropout: Annotated[
         float | None,
-        typer.Option(
-            metavar="RATE",
-            help="Share of units.",
+        _model(
+            "RATE",
+            "Share of units.",
             min=0.0,
             max=0.99,
             show_default="0.1, or the file's",
-            rich_help_panel=_MODEL,
         ),
     ] = None,
     precision: Annotated[
         Literal["float32", "mixed_bfloat16", "mixed_float16"],
-        typer.Option(
-            metavar="TYPE",
-            help="float32, mixed_bfloat16 or mixed_float16; weights are float32.",
-            rich_help_panel=_MODEL,
+        _model(
+            "TYPE", "float32, mixed_bfloat16 or mixed_float16; weights are float32."
         ),
     ] = "float32",
-    epochs: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Passes over DATA.", rich_help_panel=_RUN
-        ),
-    ] = 20,
+    epochs: Annotated[int, _run("N", "Passes over DATA.", min=1)] = 20,
     tokens_per_batch: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Target tokens of a batch, padding counted.",
-            rich_help_panel=_RUN,
-        ),
+        int, _run("N", "Target tokens of a batch, padding counted.", min=1)
     ] = 4096,
     learning_rate: Annotated[
         float | None,
-        typer.Option(
-            metavar="RATE",
-            help="The largest, after the warm-up; then it falls as 1/sqrt(step).",
+        _run(
+            "RATE",
+            "The largest, after the warm-up; then it falls as 1/sqrt(step).",
             show_default="(1000 * width) ** -0.5",
-            rich_help_panel=_RUN,
         ),
     ] = None,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Steps of the warm-up.", rich_help_panel=_RUN
-        ),
-    ] = 1000,
+    warmup: Annotated[int, _run("N", "Steps of the warm-up.", min=1)] = 1000,
     label_smoothing: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            min=0.0,
-            max=0.99,
-            help="Of the loss.",
-            rich_help_panel=_RUN,
-        ),
+        float, _run("SHARE", "Of the loss.", min=0.0, max=0.99)
     ] = 0.1,
     average: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        _run(
+            "N",
+            "The model is the mean of its last N epochs.",
             min=1,
-            help="The model is the mean of its last N epochs.",
             show_default="a quarter of --epochs, at most 5",
-            rich_help_panel=_RUN,
         ),
     ] = None,
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=2**32 - 1,
-            help="Of weights, order and dropout.",
-            rich_help_panel=_RUN,
-        ),
+        int, _run("N", "Of weights, order and dropout.", min=0, max=2**32 - 1)
     ] = 0,
 ):
     """Runs the command."""

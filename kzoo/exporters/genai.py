@@ -11,6 +11,7 @@ from kzoo.exporters import checks
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.onnx import open_session, runner
 from kzoo.exporters.report import OWN
+from kzoo.files import write_json
 from kzoo.generation.streaming import before_end
 
 CONFIG = "genai_config.json"
@@ -73,12 +74,6 @@ def ends_of(task):
     return list(dict.fromkeys([task.config.end_token_id, *map(int, stops)]))
 
 
-def _eos_token_id(task):
-    """These as the configs have them: an int, or a list of several."""
-    ends = ends_of(task)
-    return ends if len(ends) > 1 else ends[0]
-
-
 def describe(task, folder, report):
     """Writes what stands beside the model: both configs, and the tokenizer.
 
@@ -89,7 +84,7 @@ def describe(task, folder, report):
     """
     folder = Path(folder)
     for name, content in _configs(task).items():
-        _save(folder / name, content)
+        write_json(folder / name, content)
     if task.tokenizer is None:
         report.notes.append("The task has no tokenizer, so the folder has none.")
         return
@@ -101,15 +96,15 @@ def describe(task, folder, report):
         )
         return
     for name, content in described.items():
-        _save(folder / name, content)
+        write_json(folder / name, content)
 
 
 def _configs(task):
     """Name to content of the files that tell what the model is."""
-    config, stack = task.config, task.config.decoder
+    config, stack, ends = task.config, task.config.decoder, ends_of(task)
     special = {
         "bos_token_id": config.start_token_id,
-        "eos_token_id": _eos_token_id(task),
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
         "pad_token_id": config.pad_token_id,
     }
     inputs = {name: name for name in ("input_ids", "attention_mask", "position_ids")}
@@ -161,11 +156,6 @@ def _configs(task):
     }
 
 
-def _save(path, content):
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
 def _tokenizer_files(task):
     """Name to content of the files that make `task.tokenizer`, or `None`."""
     if task.tokenizer.file_name != "tokenizer.json":
@@ -186,19 +176,9 @@ def _tokenizer_files(task):
             task.config.pad_token_id,
         )
     )
-    text = [{"Sequence": {"id": "A", "type_id": 0}}]
     before, _ = task.prompt_specials
-    names = task.tokenizer.tokens(before)
-    first = [{"SpecialToken": {"id": name, "type_id": 0}} for name in names]
-    model["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": first + text,
-        "pair": first + text + [{"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {
-            name: {"id": name, "ids": [token_id], "tokens": [name]}
-            for name, token_id in zip(names, before)
-        },
-    }
+    names = dict(zip(before, task.tokenizer.tokens(before)))
+    model["post_processor"] = task.template.of(before, between=()).processor(names)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": bool(before),

@@ -145,7 +145,8 @@ def write(
     for name, graph in graphs.items():
         paths[name] = target if single else target / f"{name}.onnx"
         write_model(graph, paths[name], metadata=metadata, external=external)
-        report.operators[name] = dict(_count(graph).most_common())
+        counts = collections.Counter(op_type for op_type, *_ in graph.every_node())
+        report.operators[name] = dict(counts.most_common())
     everything = {n: i for g in graphs.values() for n, i in g.initializers.items()}
     merged = OnnxGraph(opset)
     merged.initializers = everything
@@ -449,13 +450,3 @@ def metadata_of(task):
         "config": json.dumps(task.config.to_dict()),
         **({"labels": json.dumps(labels)} if labels else {}),
     }
-
-
-def _count(graph):
-    counts = collections.Counter()
-    for op_type, _, _, attributes in graph.live_nodes():
-        counts[op_type] += 1
-        for value in attributes.values():
-            if isinstance(value, OnnxGraph):
-                counts += _count(value)
-    return counts

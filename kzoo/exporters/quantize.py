@@ -301,7 +301,7 @@ def _add(graph, op_type, inputs, **attributes):
 def _find(graph, mode):
     """The matrices of a graph, by name."""
     layouts = {}  # name -> whether each use is by rows
-    for op_type, inputs, _, attributes in _nodes(graph):
+    for op_type, inputs, _, attributes in graph.every_node():
         if op_type in _PRODUCTS:
             name, by_rows = inputs[1], bool(attributes.get("transB"))
         elif op_type == "Gather" and not attributes.get("axis"):
@@ -319,15 +319,6 @@ def _find(graph, mode):
             by_token = gate != name and gate in layouts
             found[name] = Matrix(name, mode, tuple(shape), *uses, read, by_token)
     return found
-
-
-def _nodes(graph):
-    """All nodes, those of subgraphs among them."""
-    for node in graph.live_nodes():
-        yield node
-        for value in node[3].values():
-            if isinstance(value, OnnxGraph):
-                yield from _nodes(value)
 
 
 class _Pass:

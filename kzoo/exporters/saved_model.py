@@ -174,17 +174,15 @@ def open_sessions(target, functions):
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(target))
-    return {f.name: _Session(f, loaded) for f in functions}
+    return {f.name: _Session(f, loaded.signatures[f.name], loaded) for f in functions}
 
 
 class _Session:
     """What the exporters ask of `onnxruntime.InferenceSession`, of a signature."""
 
-    def __init__(self, function, loaded):
-        self._arguments = function.arguments
-        self._outputs = function.outputs
-        self._loaded = loaded  # holds the variables
-        self._run = loaded.signatures[function.name]
+    def __init__(self, function, run, loaded=None):
+        self._arguments, self._outputs = function.arguments, function.outputs
+        self._run, self._loaded = run, loaded  # which holds the variables
 
     def get_inputs(self):
         return [
@@ -199,16 +197,7 @@ class _Session:
     def run(self, names, feed):
         import tensorflow as tf
 
-        inputs = {
-            a.name: tf.constant(
-                np.asarray(
-                    feed.get(a.name, a.default),
-                    object if a.dtype == "string" else a.dtype,
-                ),
-                a.dtype,
-            )
-            for a in self._arguments
-        }
+        inputs = {a.name: tf.constant(a.array(feed), a.dtype) for a in self._arguments}
         found = self._run(**inputs)
         return [_decoded(found[name].numpy()) for name in names or self._outputs]
 
@@ -223,10 +212,7 @@ class _Declared(NamedTuple):
 def _run(target, requests, offered, report):
     """The outputs that a fresh process gives for each (function, inputs)."""
     arrays = {
-        f"{number}/{function.name}/{a.name}": np.asarray(
-            inputs.get(a.name, a.default),
-            object if a.dtype == "string" else a.dtype,
-        )
+        f"{number}/{function.name}/{a.name}": a.array(inputs)
         for number, (function, inputs) in enumerate(requests)
         for a in function.arguments
     }

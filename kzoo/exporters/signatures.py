@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
+
 # The case that is as long as a model's positions or window need it, where one is.
 LONG = "batch 1, long"
 
@@ -27,6 +29,11 @@ class Argument:
     def shape(self):
         """The axes' lengths, `None` for free ones."""
         return tuple(axis if isinstance(axis, int) else None for axis in self.axes)
+
+    def array(self, inputs):
+        """What a dict of inputs holds of it, or its default, as a numpy array."""
+        dtype = object if self.dtype == "string" else self.dtype
+        return np.asarray(inputs.get(self.name, self.default), dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,12 @@ import itertools
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import NORMS, Dense, Dropout, Layer, make_norm
+from kzoo.layers.base import NORMS, Configured, Dense, Dropout, make_norm
 from kzoo.layers.similarity import SIMILARITIES
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Attention(Layer):
+class Attention(Configured):
     """Attention by heads over `query`, `key`, `value` and `output` projections.
 
     Papers: Vaswani et al., 2017, section 3.2.2 (multi-head); Shazeer, 2019,
@@ -301,24 +301,3 @@ class Attention(Layer):
         output = self.output_projection(output)
         extras = [x for x in (cache, weights) if x is not None]
         return (output, *extras) if extras else output
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
-            "use_bias": self.use_bias,
-            "scale": self.scale,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "attention_bias": self.attention_bias,
-            "similarity": self.similarity,
-            "query_key_norm": self.query_key_norm,
-            "norm_epsilon": self.norm_epsilon,
-            "attention_output_bias": self.attention_output_bias,
-            "soft_cap": self.soft_cap,
-            "norm_bias": self.norm_bias,
-        }

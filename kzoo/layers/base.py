@@ -6,6 +6,7 @@ import contextvars
 import keras
 
 from kzoo import ops
+from kzoo.config import StackConfig, arguments_of
 from kzoo.layers.blank import Blank, are_blank
 from kzoo.layers.lora import LoRA
 from kzoo.layers.remat import is_rematerialized, rematerialized
@@ -55,6 +56,19 @@ class Layer(Emits, keras.layers.Layer):
     Building a child inside its parent's `build` gives its variables a path with all
     parents in it.
     """
+
+
+class Configured(Layer):
+    """A layer that keeps the arguments of `__init__` as attributes of their names."""
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        plain = keras.saving.serialize_keras_object
+        own = {
+            name: value.to_dict() if isinstance(value, StackConfig) else plain(value)
+            for name, value in arguments_of(self).items()
+        }
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -149,7 +163,7 @@ class RMSNormalization(Emits, keras.layers.RMSNormalization):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class OffsetRMSNormalization(Layer):
+class OffsetRMSNormalization(Configured):
     """RMS normalisation times `1 + scale`, so that weight decay draws it to 1.
 
     Paper: Gemma, 2024, https://arxiv.org/abs/2403.08295, and its code.
@@ -173,13 +187,9 @@ class OffsetRMSNormalization(Layer):
         """float (..., D) to float (..., D)."""
         return ops.offset_rms_norm(inputs, self.scale, self.epsilon)
 
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {**super().get_config(), "epsilon": self.epsilon}
-
 
 @keras.saving.register_keras_serializable("kzoo")
-class StdNormalization(Layer):
+class StdNormalization(Configured):
     """`gamma * (x - mean) / (std + epsilon) + beta`, with the unbiased deviation.
 
     Layer normalisation (Ba et al., 2016) as "The Annotated Transformer" (Rush, 2018)
@@ -212,10 +222,6 @@ class StdNormalization(Layer):
     def call(self, inputs):
         """float (..., D) to float (..., D)."""
         return ops.std_norm(inputs, self.gamma, self.beta, self.epsilon)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable("kzoo")

@@ -4,12 +4,12 @@ import keras
 
 from kzoo.config import StackConfig
 from kzoo.layers.attention import Attention
-from kzoo.layers.base import Dropout, Layer, config_norm, make_initializer
+from kzoo.layers.base import Configured, Dropout, config_norm, make_initializer
 from kzoo.layers.feed_forward import FeedForward
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Block(Layer):
+class Block(Configured):
     """Sublayers with residuals, and norms where `StackConfig.norm_position` says.
 
     Made in a `keras.RematScope` it keeps, in training, what it reads and computes the
@@ -202,11 +202,6 @@ class Block(Layer):
         else:
             y = self.decoder(y, training=training)
         return y, own, cross
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        config = {"config": self.config.to_dict(), "layer": self.layer}
-        return {**super().get_config(), **config}
 
     @classmethod
     def from_config(cls, config):

@@ -3,11 +3,11 @@
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Dense, Dropout, Layer
+from kzoo.layers.base import Configured, Dense, Dropout
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class FeedForward(Layer):
+class FeedForward(Configured):
     """act(x W1) W2, or gated (act(x Wg) * x W1) W2.
 
     Papers: Vaswani et al., 2017, section 3.3; Shazeer, 2020, "GLU Variants Improve
@@ -87,16 +87,3 @@ class FeedForward(Layer):
         if self.inner_dropout is not None:
             x = self.inner_dropout(x, training=training)
         return self.output_projection(x)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "activation": self.activation,
-            "gated": self.gated,
-            "use_bias": self.use_bias,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

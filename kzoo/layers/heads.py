@@ -4,11 +4,11 @@ import keras
 
 from kzoo import ops
 from kzoo.config import StackConfig
-from kzoo.layers.base import Dense, Dropout, Layer, config_norm, make_initializer
+from kzoo.layers.base import Configured, Dense, Dropout, config_norm, make_initializer
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class LanguageModelHead(Layer):
+class LanguageModelHead(Configured):
     """Logits of every token: the embedding table transposed, or a kernel of its own.
 
     Paper: Press and Wolf, 2017, https://arxiv.org/abs/1608.05859 (tying).
@@ -69,19 +69,6 @@ class LanguageModelHead(Layer):
             logits = ops.soft_capped(logits, self.soft_cap)
         return logits
 
-    def get_config(self):
-        """The arguments of `__init__`; a tied table is named where it is shared."""
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "hidden_dim": self.hidden_dim,
-            "tied_to": keras.saving.serialize_keras_object(self.tied_to),
-            "use_bias": self.use_bias,
-            "scale": self.scale,
-            "soft_cap": self.soft_cap,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
     @classmethod
     def from_config(cls, config):
         """Builds the head from `get_config`'s result."""
@@ -97,7 +84,7 @@ class LanguageModelHead(Layer):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class PredictionHead(Layer):
+class PredictionHead(Configured):
     """Numbers of a state or a pooled vector: one linear layer, or two.
 
     Paper: Devlin et al., 2019, https://arxiv.org/abs/1810.04805, whose pooler is the
@@ -183,20 +170,6 @@ class PredictionHead(Layer):
             x = self.norm(x)
         return self.output_projection(self.input_dropout(x, training=training))
 
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "hidden_dim": self.hidden_dim,
-            "hidden_activation": self.hidden_activation,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "hidden_bias": self.hidden_bias,
-            "hidden_norm": self.hidden_norm and self.hidden_norm.to_dict(),
-            "use_bias": self.use_bias,
-        }
-
     @classmethod
     def from_config(cls, config):
         """Builds the layer from `get_config`'s result."""
@@ -205,7 +178,7 @@ class PredictionHead(Layer):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class MaskedLanguageModelHead(Layer):
+class MaskedLanguageModelHead(Configured):
     """Logits of every token from a state: linear, activation, norm, token table, bias.
 
     Paper: Devlin et al., 2019, https://arxiv.org/abs/1810.04805, and its code, which
@@ -237,11 +210,12 @@ class MaskedLanguageModelHead(Layer):
                 "MaskedLanguageModelHead.activation must be None or one of "
                 f"{list(ops.ACTIVATIONS)}. Received: {activation!r}."
             )
-        self.config, self.tied_to = config, tied_to
+        self.config, self.tied_to, self.output_bias = config, tied_to, output_bias
         self.activation = activation or config.activation
+        self.hidden_bias = config.use_bias if hidden_bias is None else hidden_bias
         self.hidden = Dense(
             config.embedding_width,
-            use_bias=config.use_bias if hidden_bias is None else hidden_bias,
+            use_bias=self.hidden_bias,
             kernel_initializer=make_initializer(config),
             dtype=self.dtype_policy,
             name="hidden",
@@ -268,17 +242,6 @@ class MaskedLanguageModelHead(Layer):
         """float (..., D) to logits float (..., V)."""
         x = ops.ACTIVATIONS[self.activation](self.hidden(x))
         return self.output_projection(self.norm(x))
-
-    def get_config(self):
-        """The arguments of `__init__`; a tied table is named where it is shared."""
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "tied_to": keras.saving.serialize_keras_object(self.tied_to),
-            "activation": self.activation,
-            "hidden_bias": self.hidden.use_bias,
-            "output_bias": self.output_projection.use_bias,
-        }
 
     @classmethod
     def from_config(cls, config):

@@ -5,13 +5,13 @@ from typing import Literal, get_args
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Layer
+from kzoo.layers.base import Configured
 
 PoolingKind = Literal["cls", "last", "mean", "max"]
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class Pooling(Layer):
+class Pooling(Configured):
     """One vector of each sequence, whatever padding stands around its tokens.
 
     Papers: Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 3 (the first
@@ -67,10 +67,6 @@ class Pooling(Layer):
             )
         number = ops.cumsum(real, axis=1)
         return mask & ops.equal(number, 1 if self.kind == "cls" else count)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {**super().get_config(), "kind": self.kind}
 
 
 def unit_length(x):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.layers.base import Layer
+from kzoo.layers.base import Configured
 
 
 def sinusoids(positions, frequencies, phases, limit):
@@ -190,7 +190,7 @@ def relative_buckets(num_buckets, max_distance):
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class RelativeBias(Layer):
+class RelativeBias(Configured):
     """T5's learned bias of an attention score by relative position, per head.
 
     Paper: Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1.
@@ -250,16 +250,3 @@ class RelativeBias(Layer):
         if len(bias.shape) == 4:
             return ops.transpose(bias, (0, 3, 1, 2))
         return ops.expand_dims(ops.transpose(bias, (2, 0, 1)), 0)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            "embeddings_initializer": keras.initializers.serialize(
-                self.embeddings_initializer
-            ),
-        }

@@ -3,11 +3,11 @@
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Layer
+from kzoo.layers.base import Configured
 
 
 @keras.saving.register_keras_serializable("kzoo")
-class ShiftRight(Layer):
+class ShiftRight(Configured):
     """y[j] -> y[j - 1]: the start token comes first, the last token is dropped.
 
     From a target it makes the decoder's input, so that every token is predicted from
@@ -27,7 +27,3 @@ class ShiftRight(Layer):
         if not ops.is_onnx(token_ids):
             start = ops.cast(start, token_ids.dtype)
         return ops.slice_axis(ops.concatenate([start, token_ids], 1), None, -1, 1)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {**super().get_config(), "start_token_id": self.start_token_id}

@@ -8,10 +8,10 @@ products by itself, in one kernel where the runtime has it.
 import keras
 
 from kzoo import ops
-from kzoo.layers.base import Layer
+from kzoo.layers.base import Configured
 
 
-class Similarity(Layer):
+class Similarity(Configured):
     """Base: a function of a query and a key, both (H,), in each of N heads.
 
     Args:
@@ -30,13 +30,6 @@ class Similarity(Layer):
             return keras.ops.stack([head(shape[1:], dtype=dtype) for head in heads])
 
         return self.add_weight(name=name, shape=shape, initializer=initializer)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
 
 
 @keras.saving.register_keras_serializable("kzoo")

@@ -231,8 +231,3 @@ def _(graph, x, holds, message):
         "Gather", np.zeros(1, x.dtype), place, shape=(), dtype=x.dtype, stem=message
     )
     return x + none
-
-
-def map_structure(function, structure):
-    """`function` of every tensor in nested dicts, lists and tuples."""
-    return keras.tree.map_structure(function, structure)

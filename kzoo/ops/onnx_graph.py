@@ -350,7 +350,8 @@ class OnnxGraph:
             self.seen(("rows", value.name)) if value.shape == result.shape else None
             for value in values
         ]  # fmt: skip
-        if result.ndim > 2 and None not in result.shape and all(map(_is_value, rows)):
+        known = all(value is not None for value in rows)
+        if result.ndim > 2 and None not in result.shape and known:
             shape = next(value.shape for value in rows if value.ndim == 2)
             twin = self.node(op_type, *rows, **{**options, "shape": shape})
             self.remember(("rows", result.name), twin)
@@ -567,15 +568,17 @@ class OnnxGraph:
                 if isinstance(value, OnnxGraph):
                     value.sink()
 
+    def every_node(self):
+        """As `live_nodes`, those of subgraphs among them."""
+        for node in self.live_nodes():
+            yield node
+            for value in node[3].values():
+                if isinstance(value, OnnxGraph):
+                    yield from value.every_node()
+
     def domains(self):
         """The operator sets beside the default one that the nodes are of."""
-        found = set()
-        for _, _, _, attributes in self.live_nodes():
-            found.update({attributes.get("domain", "")} - {""})
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    found |= value.domains()
-        return found
+        return {node[3].get("domain", "") for node in self.every_node()} - {""}
 
 
 def broadcast_shape(left, right):
@@ -593,10 +596,6 @@ def _broadcast_length(left, right):
         return right
     # A length that is known at run time alone may be 1.
     return next((size for size in (left, right) if isinstance(size, int)), None)
-
-
-def _is_value(x):
-    return x is not None
 
 
 def static(size):

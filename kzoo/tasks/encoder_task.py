@@ -292,15 +292,17 @@ class EncoderTask(LearnsText, Exports):
             **kwargs: of Keras's `predict`, for anything but strings.
 
         Returns:
-            What `call` gives, a row an example, as a numpy array.
+            What `call` gives, a row an example, as a numpy array; of strings what the
+            task's class says, if it says another.
         """
         x = self._checked_examples(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         check_no_others(self, kwargs)
-        return np.stack(
-            self.run(self.encode_texts(x), batch_size=batch_size, verbose=verbose)
-        )
+        return self._predict_texts(x, batch_size=batch_size, verbose=verbose)
+
+    def _predict_texts(self, x, **options):
+        return np.stack(self.run(self.encode_texts(x), **options))
 
     def run(self, features, *, batch_size=32, verbose=0):
         """What `call` gives for each example, computed in batches of like lengths.
@@ -412,14 +414,9 @@ class PredictionTask(EncoderTask):
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        return {
-            **super().options,
-            "hidden_activation": self.hidden_activation,
-            "head_dropout": self.head_dropout,
-            "hidden_bias": self.hidden_bias,
-            "hidden_norm": self.hidden_norm,
-            "head_use_bias": self.head_use_bias,
-        }
+        names = ("hidden_activation", "head_dropout", "hidden_bias", "hidden_norm")
+        own = {name: getattr(self, name) for name in (*names, "head_use_bias")}
+        return {**super().options, **own}
 
 
 def softmax(logits):

@@ -10,7 +10,7 @@ from kzoo import ops
 from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax
-from kzoo.tasks.forms import check_no_others, is_text
+from kzoo.tasks.forms import is_text
 from kzoo.training import Perplexity, TokenAccuracy
 from kzoo.training.scores import perplexity
 
@@ -40,6 +40,10 @@ class MaskedLM(EncoderTask):
     logits at chosen places alone; where targets come too they are taken as they are,
     and a pipeline has to bring them (`masked`). A text longer than the model reads at
     once is cut into several rows.
+
+    In strings that `predict` is given `<mask>` is the mask token, and nothing else is
+    masked; of these it gives a list of logits, float (T, V), start and end among the T
+    tokens.
 
     Args:
         config: a `ModelConfig` with an encoder, and a `mask_token_id` unless the
@@ -226,9 +230,7 @@ class MaskedLM(EncoderTask):
             room = max(1, self._limit - around if self._limit else len(ids))
             for first in range(0, max(1, len(ids)), room):
                 rows.append(self.template.join([ids[first : first + room]]))
-        rows, segments = zip(*rows)
-        features = {"token_ids": list(rows), "segment_ids": list(segments)}
-        return {name: features[name] for name in self._signature()}
+        return dict(zip(self._signature(), map(list, zip(*rows))))
 
     def _unpadded(self, inputs):
         """Features of the real tokens of arrays."""
@@ -294,25 +296,9 @@ class MaskedLM(EncoderTask):
 
     # Predictions.
 
-    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
-        """Keras's `predict`, also on strings.
-
-        Args:
-            x: strings, in which `<mask>` is the mask token, or what Keras's `predict`
-                takes. Nothing else is masked.
-            batch_size: rows of a batch; strings of like length share one.
-            verbose: of Keras; 0 shows no bar.
-            **kwargs: of Keras's `predict`, for anything but strings.
-
-        Returns:
-            Logits: of strings a list of float (T, V), start and end among the T tokens;
-            else float (B, T, V).
-        """
-        if not is_text(x):
-            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
-        check_no_others(self, kwargs)
+    def _predict_texts(self, x, **options):
         features = self._encode_masks(x)
-        rows = self.run(features, batch_size=batch_size, verbose=verbose)
+        rows = self.run(features, **options)
         return [row[: len(ids)] for row, ids in zip(rows, features["token_ids"])]
 
     def _encode_masks(self, x):

@@ -10,7 +10,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.tasks.encoder_task import PredictionTask
-from kzoo.tasks.forms import check_no_others, is_text
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import answer_scores
 
@@ -44,7 +44,8 @@ class QuestionAnswering(PredictionTask):
     Where the model has learned positions, or with `max_length`, a longer context is
     read in windows that overlap by half. In training, windows that do not hold the
     whole answer are left out; in prediction a token has the logits of the window where
-    it stands farther from the edge.
+    it stands farther from the edge. Of pairs of strings `predict` gives a list of
+    logits, float (2, tokens of the context).
 
     Args:
         config: a `ModelConfig`.
@@ -70,24 +71,8 @@ class QuestionAnswering(PredictionTask):
     texts_per_example = (2,)
     output_axes = {"start_logits": ("sequence",), "end_logits": ("sequence",)}
 
-    def __init__(
-        self,
-        config,
-        tokenizer=None,
-        hidden_activation=None,
-        head_dropout=0.1,
-        max_length=None,
-        **kwargs,
-    ):
-        super().__init__(
-            config,
-            2,
-            tokenizer,
-            hidden_activation,
-            head_dropout,
-            max_length,
-            **kwargs,
-        )
+    def __init__(self, config, tokenizer=None, **kwargs):
+        super().__init__(config, 2, tokenizer, **kwargs)
         if self._limit is not None and self._limit < 8:
             raise ValueError(
                 "max_length, or the learned positions, must be at least 8, to hold a "
@@ -265,8 +250,7 @@ class QuestionAnswering(PredictionTask):
                 rows.append(ids)
                 segments.append(parts)
                 owned.append((number, (first, last), own, before))
-        features = {"token_ids": rows, "segment_ids": segments}
-        return {name: features[name] for name in self._signature()}, owned, offsets
+        return dict(zip(self._signature(), (rows, segments))), owned, offsets
 
     def _inputs_and_targets(self, batch):
         batch = dict(batch)
@@ -279,23 +263,8 @@ class QuestionAnswering(PredictionTask):
 
     # Predictions.
 
-    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
-        """Keras's `predict`, also on strings.
-
-        Args:
-            x: pairs (question, context), or what Keras's `predict` takes.
-            batch_size: rows of a batch; pairs of like length share one.
-            verbose: of Keras; 0 shows no bar.
-            **kwargs: of Keras's `predict`, for anything but strings.
-
-        Returns:
-            Logits: of strings a list of float (2, tokens of the context); else float
-            (B, 2, T).
-        """
-        if not is_text(x):
-            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
-        check_no_others(self, kwargs)
-        return self._predict_contexts(x, batch_size, verbose)[0]
+    def _predict_texts(self, x, **options):
+        return self._predict_contexts(x, **options)[0]
 
     def _predict_contexts(self, x, batch_size=32, verbose=0):
         """Logits of each context's tokens, and their offsets."""

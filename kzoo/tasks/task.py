@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import types
 import warnings
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from kzoo.checkpoints.engine import LoadReport
 from kzoo.checkpoints.files import open_file
-from kzoo.config import ModelConfig
+from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.generation import CompiledFunction
 from kzoo.layers.lora import alpha_of, is_merged, lora_merged, merged_variables
@@ -29,15 +30,7 @@ from kzoo.training.loss_tracker import WeightedLoss
 from kzoo.training.metrics import TokenMean
 from kzoo.training.optimizers import LossScaleOptimizer
 
-# Of a stack, what may differ between tasks that share weights.
 _KEPT = 32  # compiled functions of a model; those used last
-TRAINING_FIELDS = {
-    "dropout",
-    "attention_dropout",
-    "feed_forward_dropout",
-    "initializer",
-    "initializer_range",
-}
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILE = "tokenizer_config.json"
 
@@ -147,7 +140,9 @@ class Task(FineTunes, Model):
         read = (*map(id, self.variables), *map(alpha_of, self._flatten_layers()))
         kept = getattr(self, "_compiled_functions", None)
         if kept is None or kept.read != read:
-            kept = self._compiled_functions = _Functions(read)
+            # Where Keras does not look into.
+            kept = types.SimpleNamespace(read=read, functions={})
+            self._compiled_functions = kept
         made = kept.functions.pop(key, None)
         if made is None:
             made = CompiledFunction(self, function, signature)
@@ -499,17 +494,6 @@ def _of_keras(metric):
     module = getattr(function, "__module__", None) or ""
     ignores = getattr(metric, "ignore_class", None) is not None
     return isinstance(metric, str) or (module.startswith("keras.") and not ignores)
-
-
-class _Functions:
-    """Compiled functions by key, where Keras does not look into.
-
-    Args:
-        read: what tells the variables and numbers apart that the functions read.
-    """
-
-    def __init__(self, read):
-        self.read, self.functions = read, {}
 
 
 def _seed_states(layer):

@@ -21,26 +21,8 @@ class TextTask(PredictionTask):
 
     target_per_example = True
 
-    def __init__(
-        self,
-        config,
-        units,
-        tokenizer=None,
-        pooling=None,
-        hidden_activation=None,
-        head_dropout=0.1,
-        max_length=None,
-        **kwargs,
-    ):
-        super().__init__(
-            config,
-            units,
-            tokenizer,
-            hidden_activation,
-            head_dropout,
-            max_length,
-            **kwargs,
-        )
+    def __init__(self, config, units, tokenizer=None, pooling=None, **kwargs):
+        super().__init__(config, units, tokenizer, **kwargs)
         if pooling is None:
             pooling = "last" if self.sees_the_past_alone else "cls"
         self._warn_of_the_first(pooling)

@@ -432,11 +432,13 @@ class LearnsText(Task):
 
         if batch_size is None and tokens_per_batch is None:
             batch_size = 32
+        pads = self._pad_ids(features)
+        pads |= {_WEIGHT: 0.0} if _WEIGHT in features else {}  # padding counts nothing
         batches = bucketed_batches(
             features,
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
-            pad_ids={**self._pad_ids(features), **_weight_pad(features)},
+            pad_ids=pads,
             tokens_of=self._tokens_of,
             # Losses and metrics of Keras would count rows that only fill a batch.
             remainder="fill" if self.leaves_out_filling else "keep",
@@ -653,11 +655,6 @@ def _of_rows(weights, numbers, size):
             f"shape of {weights.shape}."
         )
     return weights[np.asarray(numbers, int)]
-
-
-def _weight_pad(features):
-    """What fills the weights, where there are any: rows of padding count nothing."""
-    return {_WEIGHT: 0.0} if _WEIGHT in features else {}
 
 
 def _element(inputs, targets, weights=None):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kzoo.tasks.encoder_task import PredictionTask, softmax
-from kzoo.tasks.forms import as_list, check_no_others, is_text
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.text_classifier import check_labels, encode_labels
 from kzoo.tasks.windows import windows
 from kzoo.training.scores import entity_scores
@@ -22,7 +22,8 @@ class TokenClassifier(PredictionTask):
     Where the model has learned positions, or with `max_length`, a longer sentence is
     read in windows that overlap by half. A word is learned once and labelled once, in
     the window where it stands farther from the edge, so that none is lost. Of a word
-    that is longer than a window only the first pieces are read.
+    that is longer than a window only the first pieces are read. Of sentences `predict`
+    gives a list of logits, float (words, C) each.
 
     Args:
         config: a `ModelConfig`.
@@ -58,21 +59,10 @@ class TokenClassifier(PredictionTask):
         labels=None,
         num_classes=None,
         tokenizer=None,
-        hidden_activation=None,
-        head_dropout=0.1,
-        max_length=None,
         **kwargs,
     ):
         own_labels, count = check_labels(labels, num_classes)
-        super().__init__(
-            config,
-            count,
-            tokenizer,
-            hidden_activation,
-            head_dropout,
-            max_length,
-            **kwargs,
-        )
+        super().__init__(config, count, tokenizer, **kwargs)
         if self._limit is not None and self._limit < 3:
             raise ValueError(
                 "The learned positions must hold start, a token and end: at least 3. "
@@ -173,34 +163,15 @@ class TokenClassifier(PredictionTask):
                 rows.append([*row, *behind])
                 words = range(begin, end)
                 owned.append((number, words, [places[word] for word in words]))
-        features = {
-            "token_ids": rows,
-            "segment_ids": [[0] * len(row) for row in rows],
-        }
-        return {name: features[name] for name in self._signature()}, owned
+        segments = [[0] * len(row) for row in rows]
+        return dict(zip(self._signature(), (rows, segments))), owned
 
     # Predictions.
 
-    def predict(self, x, *, batch_size=32, verbose="auto", **kwargs):
-        """Keras's `predict`, also on sentences.
-
-        Args:
-            x: lists of words, or strings; or what Keras's `predict` takes.
-            batch_size: rows of a batch; sentences of like length share one.
-            verbose: of Keras; 0 shows no bar.
-            **kwargs: of Keras's `predict`, for anything but sentences.
-
-        Returns:
-            Logits: of sentences a list of float arrays, (words, C) each; else float
-            (B, T, C).
-        """
-        x = as_list(x)
-        if not is_text(x):
-            return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
-        check_no_others(self, kwargs)
+    def _predict_texts(self, x, **options):
         sentences = [split_words(sentence) for sentence in x]
         features, owned = self._encode_sentences(sentences)
-        rows = self.run(features, batch_size=batch_size, verbose=verbose)
+        rows = self.run(features, **options)
         results = [[] for _ in sentences]
         for row, (sentence, _, places) in zip(rows, owned, strict=True):
             results[sentence].append(row[places])

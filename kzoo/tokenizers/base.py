@@ -27,6 +27,11 @@ MASK_PIECE, MASK_ID = "<mask>", dict(mask_token_id=4)
 _ZERO_WIDTH = "\u200b\u200e\u200f\ufeff"
 
 
+def _id(name, meaning):
+    """A property of a tokenizer: one of its ids, or `None`."""
+    return property(lambda self: self._ids[name], doc=meaning)
+
+
 class Tokenizer(abc.ABC):
     """Text to token ids and back.
 
@@ -96,30 +101,13 @@ class Tokenizer(abc.ABC):
     def vocabulary_size(self) -> int:
         """Number of ids: every id is in [0, vocabulary_size)."""
 
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id that fills short rows."""
-        return self._ids["pad_token_id"]
-
-    @property
-    def start_token_id(self) -> int | None:
-        """Id that the decoder reads first."""
-        return self._ids["start_token_id"]
-
-    @property
-    def end_token_id(self) -> int | None:
-        """Id that ends a sequence."""
-        return self._ids["end_token_id"]
-
-    @property
-    def unknown_token_id(self) -> int | None:
-        """Id of text that the vocabulary cannot write."""
-        return self._ids["unknown_token_id"]
-
-    @property
-    def mask_token_id(self) -> int | None:
-        """Id of a token to be guessed."""
-        return self._ids["mask_token_id"]
+    pad_token_id = _id("pad_token_id", "Id that fills short rows.")
+    start_token_id = _id("start_token_id", "Id that the decoder reads first.")
+    end_token_id = _id("end_token_id", "Id that ends a sequence.")
+    unknown_token_id = _id(
+        "unknown_token_id", "Id of text that the vocabulary cannot write."
+    )
+    mask_token_id = _id("mask_token_id", "Id of a token to be guessed.")
 
     @property
     def conventions(self) -> Conventions:
@@ -526,9 +514,9 @@ class Tokenizer(abc.ABC):
     def _piece(self, token_id):
         """The piece of one id."""
 
-    @abc.abstractmethod
     def _is_special(self, token_id):
         """Whether the id writes no text; the unknown token's does."""
+        return token_id in self._special
 
     @abc.abstractmethod
     def _model_bytes(self):

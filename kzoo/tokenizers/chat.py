@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import tokenizers
 from tokenizers import AddedToken
 
+from kzoo.tokenizers.hf_folder import ROLES, content_of
+
 # More would be no chat: a template that loops for ever is stopped here.
 _MOST = 10_000_000
 _STEPS = 1_000_000
@@ -37,7 +39,6 @@ _ELSEWHERE = {
     "tokenizer_kwargs": "cut and pad the ids",
     "truncation": "cut the ids",
 }
-_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def render(tokenizer, messages, add_generation_prompt, variables):
@@ -176,11 +177,8 @@ def _render(tokenizer, messages, add_generation_prompt, variables):
             "for chats, or its folder lacks chat_template.jinja."
         )
     jinja2 = _jinja2()
-    settings, tokens = tokenizer.conventions.settings, {}
-    for name in (f"{role}_token" for role in _NAMES):
-        if settings.get(name):
-            token = settings[name]
-            tokens[name] = token["content"] if isinstance(token, dict) else token
+    settings, names = tokenizer.conventions.settings, [f"{r}_token" for r in ROLES]
+    tokens = {name: content_of(settings[name]) for name in names if settings.get(name)}
     given = {
         **tokens,
         "messages": messages,

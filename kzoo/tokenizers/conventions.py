@@ -102,6 +102,27 @@ class Template:
         """All ids that it adds."""
         return {part for part, _ in (*self.single, *(self.pair or ()))} - {*TEXTS}
 
+    def processor(self, names):
+        """The `post_processor` of a `tokenizer.json`; `names` is a dict from ids."""
+
+        def parts(row):
+            return [
+                {"Sequence": {"id": part, "type_id": segment}}
+                if part in TEXTS
+                else {"SpecialToken": {"id": names[part], "type_id": segment}}
+                for part, segment in row
+            ]
+
+        return {
+            "type": "TemplateProcessing",
+            "single": parts(self.single),
+            "pair": parts(self.pair or (*self.single, ("B", 1))),
+            "special_tokens": {
+                name: {"id": name, "ids": [i], "tokens": [name]}
+                for i, name in names.items()
+            },
+        }
+
     def _parts(self, texts):
         if texts == 1:
             return self.single

@@ -226,9 +226,6 @@ class FastTokenizer(Tokenizer):
             return piece.encode()  # an added token, as it is
         return super()._bytes(token_id, text)
 
-    def _is_special(self, token_id):
-        return token_id in self._special
-
     def _model_bytes(self):
         return self._model_text().encode("utf-8")
 

@@ -116,25 +116,8 @@ def _json_with_template(tokenizer, template):
     else:
         start, end = tokenizer.start_token_id, tokenizer.end_token_id
         own = Template.of([start], [end], [end])
-    token = {i: tokenizer._tokenizer.id_to_token(i) for i in own.ids()}
-
-    def parts(row):
-        return [
-            {"Sequence": {"id": part, "type_id": segment}}
-            if part in ("A", "B")
-            else {"SpecialToken": {"id": token[part], "type_id": segment}}
-            for part, segment in row
-        ]
-
-    described["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": parts(own.single),
-        "pair": parts(own.pair or (*own.single, ("B", 1))),
-        "special_tokens": {
-            name: {"id": name, "ids": [i], "tokens": [name]}
-            for i, name in token.items()
-        },
-    }
+    names = {i: tokenizer._tokenizer.id_to_token(i) for i in own.ids()}
+    described["post_processor"] = own.processor(names)
     return _text(described)
 
 

@@ -312,9 +312,6 @@ class SentencePieceTokenizer(Tokenizer):
         piece = self.pieces[token_id]
         return f"<{token_id}>" if piece is None else piece
 
-    def _is_special(self, token_id):
-        return token_id in self._special
-
     def _model_bytes(self):
         return self._model
 

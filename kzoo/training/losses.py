@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kzoo.config import arguments_of
+
 
 class MaskedLoss(keras.losses.Loss):
     """A weighted mean; a subclass says what each target weighs.
@@ -24,8 +26,17 @@ class MaskedLoss(keras.losses.Loss):
         return super().__call__(y_true, y_pred, sample_weight=weights)
 
 
+class Configured:
+    """Mixin of what keeps the arguments of `__init__` as attributes of their names."""
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        found = arguments_of(self).items()
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in found}
+
+
 @keras.saving.register_keras_serializable(package="kzoo")
-class MaskedCrossEntropy(MaskedLoss):
+class MaskedCrossEntropy(Configured, MaskedLoss):
     """Mean cross-entropy of the targets, padding left out.
 
     With label smoothing e the target distribution is 1 - e on the target plus e / V
@@ -116,15 +127,6 @@ class MaskedCrossEntropy(MaskedLoss):
         added = ops.where(same, _divergences(y_pred), float("nan"))
         added = ops.where(ids == self.ignore_id, 0.0, added)
         return loss + self.consistency / 4 * added
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            "label_smoothing": self.label_smoothing,
-            "ignore_id": self.ignore_id,
-            "name": self.name,
-            "consistency": self.consistency,
-        }
 
 
 def _divergences(logits):
@@ -262,17 +264,13 @@ def _with_own_gradient(y_true, logits, label_smoothing):
     return cross_entropy(logits)
 
 
-class _NumberLoss(MaskedLoss):
+class _NumberLoss(Configured, MaskedLoss):
     """Over targets that are numbers; NaN is left out."""
 
     def weights(self, y_true, sample_weight=None):
         """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
         missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
         return token_weights(missing, 1, sample_weight)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {"name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -382,17 +380,9 @@ class CosineSimilarityLoss(_NumberLoss):
         )
         return ops.square(ops.where(ops.isnan(y_true), 0.0, error))
 
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            "score_range": list(self.score_range),
-            "cosine_range": list(self.cosine_range),
-            "name": self.name,
-        }
-
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class ContrastiveLoss(MaskedLoss):
+class ContrastiveLoss(Configured, MaskedLoss):
     """Cross-entropy of finding a text's partner among those of the whole batch.
 
     Row i has an anchor, its positive, and optionally hard negatives. The anchor's
@@ -454,17 +444,9 @@ class ContrastiveLoss(MaskedLoss):
             loss = (loss + missed(others[:, 0], anchors[:, None])) / 2
         return ops.where(counts, loss, 0.0)
 
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            "temperature": self.temperature,
-            "symmetric": self.symmetric,
-            "name": self.name,
-        }
-
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class SimilarityLoss(MaskedLoss):
+class SimilarityLoss(Configured, MaskedLoss):
     """`CosineSimilarityLoss` of scores, `ContrastiveLoss` of pairs without.
 
     Called as these two; bool `y_true` only says which rows are pairs, other numbers
@@ -488,10 +470,6 @@ class SimilarityLoss(MaskedLoss):
     def _chosen(self, y_true):
         dtype = keras.backend.standardize_dtype(y_true.dtype)
         return ContrastiveLoss() if dtype == "bool" else CosineSimilarityLoss()
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {"name": self.name}
 
 
 def unit_vectors(x):

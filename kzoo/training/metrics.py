@@ -7,10 +7,15 @@ how the tokens were batched.
 import keras
 from keras import ops
 
-from kzoo.training.losses import target_ids, token_cross_entropy, token_weights
+from kzoo.training.losses import (
+    Configured,
+    target_ids,
+    token_cross_entropy,
+    token_weights,
+)
 
 
-class TokenMean(keras.metrics.Mean):
+class TokenMean(Configured, keras.metrics.Mean):
     """Mean over tokens of what `_values` gives for each."""
 
     def __init__(self, ignore_id=0, name=None):
@@ -32,10 +37,6 @@ class TokenMean(keras.metrics.Mean):
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.
         super().update_state(ops.reshape(values, (-1,)), ops.reshape(weights, (-1,)))
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {"ignore_id": self.ignore_id, "name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="kzoo")

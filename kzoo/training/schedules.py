@@ -3,9 +3,13 @@
 import keras
 from keras import ops
 
+from kzoo.training.losses import Configured
+
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupInverseSquareRoot(
+    Configured, keras.optimizers.schedules.LearningRateSchedule
+):
     """Linear warm-up, then decay by the inverse square root of the step.
 
         scale * hidden_dim ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)
@@ -65,15 +69,6 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         # In units of the peak: step * warmup_steps ** -1.5 alone loses digits.
         relative = step / self.warmup_steps
         return self.peak * ops.minimum(ops.rsqrt(relative), relative)
-
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {
-            "hidden_dim": self.hidden_dim,
-            "warmup_steps": self.warmup_steps,
-            "scale": self.scale,
-            "name": self.name,
-        }
 
 
 @keras.saving.register_keras_serializable(package="kzoo")

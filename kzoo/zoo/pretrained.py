@@ -234,13 +234,6 @@ def tied(task):
     return next((path for path, variable in own.items() if variable is table), None)
 
 
-def _without_size(options, given):
-    """Options without the labels, where those given say the size of the head."""
-    if not _SIZE & set(given):
-        return options
-    return {name: value for name, value in options.items() if name not in _SIZE}
-
-
 def _are_others(stored, asked):
     """Whether labels are asked for that a stored head has not learned.
 
@@ -281,6 +274,8 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
     kind = kind if same else getattr(tasks, name)
     own = described["options"] if same else {}
     labels = (own.get("labels"), options.get("labels"))
+    if _SIZE & set(options):  # which say how large the head is
+        own = {name: value for name, value in own.items() if name not in _SIZE}
     if tokenizer is None:
         tokenizer = read_tokenizer(folder, described)
     path = folder / WEIGHTS_FILE
@@ -291,12 +286,8 @@ def _from_own(folder, name, dtype, tokenizer, rates, options):
         return _on_stacks_of(load_task(folder), made)
     with open_file(path) as file, blank_weights():
         dtype = described.get("dtype") if dtype == "auto" else dtype
-        made = kind(
-            config,
-            tokenizer=tokenizer,
-            dtype=dtype,
-            **{**_without_size(own, options), **options},
-        )
+        own = {**own, **options}
+        made = kind(config, tokenizer=tokenizer, dtype=dtype, **own)
         made.set_fine_tuning(adapted)
         variables = made.named_variables()
 

@@ -110,7 +110,7 @@ def _checked(hint, value, where):
 def to_table(value):
     """What TOML can hold of a dataclass, without what is a default."""
     if hasattr(value, "to_plain"):
-        return _without_none(value.to_plain())
+        return without_none(value.to_plain())
     if dataclasses.is_dataclass(value):
         found = {}
         for field in dataclasses.fields(value):
@@ -127,8 +127,8 @@ def to_table(value):
     return value
 
 
-def _without_none(value):
+def without_none(value):
     """TOML has no null: what is `None` is left out, at any depth of dicts."""
     if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
+        return {k: without_none(v) for k, v in value.items() if v is not None}
     return list(value) if isinstance(value, tuple) else value

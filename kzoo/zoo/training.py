@@ -363,12 +363,6 @@ class Run:
     def _pairs(self, examples):
         return inputs_and_targets(self.recipe, examples) if examples else (None, None)
 
-    def _sizes(self):
-        training = self.recipe.training
-        return dict(
-            batch_size=training.batch_size, tokens_per_batch=training.tokens_per_batch
-        )
-
     def _training_batches(self):
         """The batches, and how many are an epoch."""
         recipe, training, task = self.recipe, self.recipe.training, self.task
@@ -441,8 +435,11 @@ class Run:
 
     def _batches(self, features, **options):
         """Those of the task, each row twice where two passes are compared."""
-        batches = self.task.batches(features, **self._sizes(), **options)
-        return batches.map(_twice) if self.recipe.training.consistency else batches
+        training = self.recipe.training
+        options |= dict(batch_size=training.batch_size)
+        options |= dict(tokens_per_batch=training.tokens_per_batch)
+        batches = self.task.batches(features, **options)
+        return batches.map(_twice) if training.consistency else batches
 
     def _ids(self, examples):
         return np.array(self.tokenizer.encode(examples)[0], "int32")

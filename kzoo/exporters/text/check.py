@@ -173,16 +173,5 @@ def _runner(function, format):
             path = Path(folder) / "tokenizer.onnx"
             write_model(graph, path, metadata={})
             return onnx.runner(function, onnx.open_session(path))
-    import tensorflow as tf
-
-    compiled = saved_model._concrete(function)
-
-    def run(inputs):
-        tensors = {a.name: tf.constant(inputs[a.name], a.dtype) for a in arguments}
-        outputs = {k: v.numpy() for k, v in compiled(**tensors).items()}
-        if "text" in outputs:
-            outputs["text"] = [text.decode("utf-8") for text in outputs["text"]]
-        return outputs
-
-    arguments = function.arguments
-    return run
+    session = saved_model._Session(function, saved_model._concrete(function))
+    return lambda inputs: dict(zip(function.outputs, session.run(None, inputs)))

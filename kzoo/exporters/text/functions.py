@@ -119,7 +119,10 @@ def _generation(task, function, codec):
 
     return dataclasses.replace(
         function,
-        arguments=_with_text(function.arguments, [prompt], ["text"]),
+        arguments=(
+            Argument("text", "string", ("batch",)),
+            *(a for a in function.arguments if a.name != prompt),
+        ),
         outputs=outputs,
         call=call,
         cases=cases,
@@ -197,12 +200,6 @@ def _reading(task, function, codec, texts):
         text=TextForm(function, read, write),
         resources=codec.resources,
     )
-
-
-def _with_text(arguments, ids, texts):
-    """The arguments with those of text for those of ids."""
-    made = [Argument(name, "string", ("batch",)) for name in texts]
-    return (*made, *(a for a in arguments if a.name not in ids))
 
 
 def _ends(ids, special):

@@ -10,10 +10,10 @@ import json
 import numpy as np
 
 from kzoo import ops
+from kzoo.exporters.onnx import EXTENSIONS
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import ONNX_CODES, current_graph
+from kzoo.ops.onnx_graph import current_graph
 
-EXTENSIONS = "ai.onnx.contrib"
 MINIMUM_OPSET = 20  # StringConcat, StringSplit and RegexFullMatch
 
 _LOST = "\N{REPLACEMENT CHARACTER}"
@@ -190,7 +190,7 @@ def _(graph, text, model):
         shape=[(None,)] * 3,
         dtype=["int32", "int64", "int32"],
     )
-    return _from_flat(_to_int64(graph, flat), splits)
+    return _from_flat(ops.cast(flat, "int64"), splits)
 
 
 @op
@@ -516,10 +516,6 @@ def _looked_up(graph, strings, table, default):
             f"default_{kind[:-1]}": default,
         },
     )
-
-
-def _to_int64(graph, x):
-    return graph.node("Cast", x, dtype="int64", to=ONNX_CODES["int64"])
 
 
 # At a NUL the extensions end a text, and U+0085 is no white space to some of them.

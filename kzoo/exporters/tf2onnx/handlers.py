@@ -10,36 +10,22 @@ REAL = (FLOAT, DOUBLE)
 OTHER_INTEGERS = (3, 4, 5, 12, 13)  # int8, uint16, int16, uint32, uint64
 
 
-def erfc(graph, node, name, args):
+def erfc(graph, node, dtype, shape):
     """Writes `erfc(x)` as `1 - erf(x)`: exact GELU, since TensorFlow writes it so."""
-    from tf2onnx import utils
-
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-    one = _constant(graph, np.ones((), utils.map_onnx_to_numpy_type(dtype)))
     erf = _emit(graph, "Erf", [node.input[0]], dtype, shape)
-    graph.remove_node(node.name)
-    graph.make_node(
-        "Sub",
-        [one, erf],
-        outputs=node.output,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
+    return _emit(graph, "Sub", [_number(graph, 1, dtype), erf], dtype, shape)
 
 
-def dynamic_update_slice(graph, node, name, args):
+def dynamic_update_slice(graph, node, dtype, shape):
     """Writes `keras.ops.slice_update`; the start is clamped so that the update fits.
 
     Axis by axis: what lies before, the rows of the update (the next axis decides what
     they become), what lies after.
     """
     x, update, starts = node.input
-    dtype = graph.get_dtype(node.output[0])
     shape, update_shape = graph.get_shape(x), graph.get_shape(update)
     if shape is None or update_shape is None:
         raise ExportError("slice_update of a tensor of unknown rank")
-    graph.remove_node(name)
     rank = len(shape)
     sizes = _emit(graph, "Shape", [x], INT64, [rank])
     lengths = _emit(graph, "Shape", [update], INT64, [rank])
@@ -78,16 +64,15 @@ def dynamic_update_slice(graph, node, name, args):
         parts = [before, updated(middle, depth + 1), after]
         return _emit(graph, "Concat", parts, dtype, [-1] * rank, axis=axis)
 
-    _replace(graph, node, name, updated(x, 0), dtype, shape)
+    return updated(x, 0)
 
 
-def select(graph, node, name, args):
+def select(graph, node, dtype, shape):
     """Writes `where` as `Where`; tf2onnx adds products with 0 and 1.
 
     Where the branch that is not taken is infinite or NaN, so is its product with 0.
     """
     condition, x, y = node.input
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
     if node.type == "Select":  # TensorFlow 1: a vector picks whole rows
         rank = graph.get_rank(x) if graph.get_rank(y) is None else graph.get_rank(y)
         given = graph.get_rank(condition)
@@ -98,41 +83,34 @@ def select(graph, node, name, args):
             condition = _emit(graph, "Unsqueeze", [condition, axes], BOOL)
         elif given is None and rank > 1:
             raise ExportError("Select by a condition of unknown rank")
-    graph.remove_node(name)
-    value = _where(graph, condition, x, y, dtype, shape)
-    _replace(graph, node, name, value, dtype, shape)
+    return _where(graph, condition, x, y, dtype, shape)
 
 
-def floor_div(graph, node, name, args):
+def floor_div(graph, node, dtype, shape):
     """Writes `x // y`; `Div` of integers rounds towards 0, as tf2onnx leaves it.
 
     The quotient is one less where the remainder of `Div` and that of `Mod`, which has
     the sign of the divisor, differ.
     """
     x, y = node.input
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-    graph.remove_node(name)
+    wide = dtype if dtype in (*REAL, UINT64, INT32, INT64) else INT64
+    x, y = _cast(graph, x, dtype, wide), _cast(graph, y, dtype, wide)
+    value = _emit(graph, "Div", [x, y], wide, shape)
     if dtype in REAL:
-        value = _emit(graph, "Div", [x, y], dtype, shape)
-        value = _emit(graph, "Floor", [value], dtype, shape)
-    elif dtype == UINT64:
-        value = _emit(graph, "Div", [x, y], dtype, shape)
-    else:
-        wide = dtype if dtype in (INT32, INT64) else INT64
-        x, y = _cast(graph, x, dtype, wide), _cast(graph, y, dtype, wide)
-        value = _emit(graph, "Div", [x, y], wide, shape)
-        product = _emit(graph, "Mul", [value, y], wide, shape)
-        rest = _emit(graph, "Sub", [x, product], wide, shape)
-        modulus = _emit(graph, "Mod", [x, y], wide, shape)
-        same = _emit(graph, "Equal", [rest, modulus], BOOL, shape)
-        less = _emit(graph, "Not", [same], BOOL, shape)
-        less = _emit(graph, "Cast", [less], wide, shape, to=wide)
-        value = _emit(graph, "Sub", [value, less], wide, shape)
-        value = _cast(graph, value, wide, dtype)
-    _replace(graph, node, name, value, dtype, shape)
+        return _emit(graph, "Floor", [value], dtype, shape)
+    if dtype == UINT64:
+        return value
+    product = _emit(graph, "Mul", [value, y], wide, shape)
+    rest = _emit(graph, "Sub", [x, product], wide, shape)
+    modulus = _emit(graph, "Mod", [x, y], wide, shape)
+    same = _emit(graph, "Equal", [rest, modulus], BOOL, shape)
+    less = _emit(graph, "Not", [same], BOOL, shape)
+    less = _emit(graph, "Cast", [less], wide, shape, to=wide)
+    value = _emit(graph, "Sub", [value, less], wide, shape)
+    return _cast(graph, value, wide, dtype)
 
 
-def floor_mod(graph, node, name, args):
+def floor_mod(graph, node, dtype, shape):
     """Writes `x % y`, which has the sign of `y`.
 
     `Mod` of integers is that. tf2onnx writes `x - floor(x / y) * y`, with a `Div` of
@@ -140,37 +118,31 @@ def floor_mod(graph, node, name, args):
     `5 % inf`, where TensorFlow's remainder is exact.
     """
     x, y = node.input
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-    graph.remove_node(name)
-    if dtype in REAL:
-        zero = _zero(graph, dtype)
-        rest = _emit(graph, "Mod", [x, y], dtype, shape, fmod=1)  # the sign of x
-        below = _emit(graph, "Less", [rest, zero], BOOL, shape)
-        above = _emit(graph, "Greater", [rest, zero], BOOL, shape)
-        minus = _emit(graph, "Less", [y, zero], BOOL, graph.get_shape(y))
-        plus = _emit(graph, "Not", [minus], BOOL, graph.get_shape(y))
-        below = _emit(graph, "And", [below, plus], BOOL, shape)
-        above = _emit(graph, "And", [above, minus], BOOL, shape)
-        apart = _emit(graph, "Or", [below, above], BOOL, shape)
-        moved = _emit(graph, "Add", [rest, y], dtype, shape)
-        value = _emit(graph, "Where", [apart, moved, rest], dtype, shape)
-    else:
-        value = _emit(graph, "Mod", [x, y], dtype, shape)
-    _replace(graph, node, name, value, dtype, shape)
+    if dtype not in REAL:
+        return _emit(graph, "Mod", [x, y], dtype, shape)
+    zero = _number(graph, 0, dtype)
+    rest = _emit(graph, "Mod", [x, y], dtype, shape, fmod=1)  # the sign of x
+    below = _emit(graph, "Less", [rest, zero], BOOL, shape)
+    above = _emit(graph, "Greater", [rest, zero], BOOL, shape)
+    minus = _emit(graph, "Less", [y, zero], BOOL, graph.get_shape(y))
+    plus = _emit(graph, "Not", [minus], BOOL, graph.get_shape(y))
+    below = _emit(graph, "And", [below, plus], BOOL, shape)
+    above = _emit(graph, "And", [above, minus], BOOL, shape)
+    apart = _emit(graph, "Or", [below, above], BOOL, shape)
+    moved = _emit(graph, "Add", [rest, y], dtype, shape)
+    return _emit(graph, "Where", [apart, moved, rest], dtype, shape)
 
 
-def one_hot(graph, node, name, args):
+def one_hot(graph, node, dtype, shape):
     """Writes `one_hot` as a comparison with each class; `OneHot` wraps negative ids.
 
     tf2onnx refuses whatever but float32 where the ids are no vector.
     """
     ids, depth, on, off = node.input
     axis = node.get_attr_value("axis", -1)
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
     given, rank = graph.get_dtype(ids), graph.get_rank(ids)
     if axis != -1 and rank is None:
         raise ExportError("one_hot of a tensor of unknown rank")
-    graph.remove_node(name)
     ids = _cast(graph, ids, given, INT64)
     where = _constant(graph, np.array([axis]))
     ids = _emit(graph, "Unsqueeze", [ids, where], INT64)
@@ -181,8 +153,7 @@ def one_hot(graph, node, name, args):
         after = _constant(graph, np.arange(1, rank - axis + 1))
         classes = _emit(graph, "Unsqueeze", [classes, after], INT64)
     equal = _emit(graph, "Equal", [ids, classes], BOOL, shape)
-    value = _where(graph, equal, on, off, dtype, shape)
-    _replace(graph, node, name, value, dtype, shape)
+    return _where(graph, equal, on, off, dtype, shape)
 
 
 def segment_sum(graph, node, name, args):
@@ -194,12 +165,12 @@ def segment_sum(graph, node, name, args):
     shape = graph.get_shape(data)
     if graph.get_rank(ids) != 1 or shape is None:
         raise ExportError("segment_sum by ids that are no vector")
-    first = _zero(graph, given)
+    first = _number(graph, 0, given)
     negative = _emit(graph, "Less", [ids, first], BOOL, [-1])
     if len(shape) > 1:
         axes = _constant(graph, np.arange(1, len(shape)))
         negative = _emit(graph, "Unsqueeze", [negative, axes], BOOL)
-    data = _where(graph, negative, _zero(graph, dtype), data, dtype, shape)
+    data = _where(graph, negative, _number(graph, 0, dtype), data, dtype, shape)
     ids = _emit(graph, "Max", [ids, first], given, [-1])
     graph.replace_inputs(node, [data, ids, count])
     SegmentSum.any_version(graph.opset, graph, node)
@@ -212,8 +183,6 @@ def rewrite_signbit(graph, ops):
     `where(x < 0 or 1 / x < 0, mask, 0)`. Equal but for a NaN with a sign, which
     argmax treats like any other. Another use of `Bitcast` stays, and is refused.
     """
-    from tf2onnx import utils
-
     masks = {FLOAT: -(2**31), DOUBLE: -(2**63)}
     for bitcast in [op for op in ops if op.type == "Bitcast"]:
         x = bitcast.input[0]
@@ -228,25 +197,13 @@ def rewrite_signbit(graph, ops):
                 continue
             real, integer = graph.get_dtype(x), graph.get_dtype(user.output[0])
             shape = graph.get_shape(x)
-            real_type = utils.map_onnx_to_numpy_type(real)
-            integer_type = utils.map_onnx_to_numpy_type(integer)
-            zero = _zero(graph, real)
-            one = _constant(graph, np.ones((), real_type))
+            zero, one = _number(graph, 0, real), _number(graph, 1, real)
             inverse = _emit(graph, "Div", [one, x], real, shape)
             negative = _emit(graph, "Less", [x, zero], BOOL, shape)
             below = _emit(graph, "Less", [inverse, zero], BOOL, shape)
             either = _emit(graph, "Or", [negative, below], BOOL, shape)
-            bit = _emit(
-                graph,
-                "Where",
-                [
-                    either,
-                    _constant(graph, np.asarray(mask, integer_type)),
-                    _zero(graph, integer),
-                ],
-                integer,
-                shape,
-            )
+            bits = [_number(graph, value, integer) for value in (mask, 0)]
+            bit = _emit(graph, "Where", [either, *bits], integer, shape)
             graph.replace_all_inputs(user.output[0], bit)
             graph.remove_node(user.name)
         if not graph.find_output_consumers(bitcast.output[0]):
@@ -264,10 +221,10 @@ def _constant(graph, value):
     return graph.make_const(_name("constant"), np.asarray(value)).output[0]
 
 
-def _zero(graph, dtype):
+def _number(graph, value, dtype):
     from tf2onnx import utils
 
-    return _constant(graph, np.zeros((), utils.map_onnx_to_numpy_type(dtype)))
+    return _constant(graph, np.array(value, utils.map_onnx_to_numpy_type(dtype)))
 
 
 def _cast(graph, x, dtype, to):
@@ -288,16 +245,17 @@ def _where(graph, condition, x, y, dtype, shape):
     return _emit(graph, "Where", [condition, x, y], dtype, shape)
 
 
-def _replace(graph, node, name, value, dtype, shape):
-    """Gives `value` the name of the output of a node that was removed."""
-    graph.make_node(
-        "Identity",
-        [value],
-        outputs=node.output,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
+def _replacing(write):
+    """A handler that puts what `write` gives, a value, in the place of its node."""
+
+    def handler(graph, node, name, args):
+        dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+        value = write(graph, node, dtype, shape)
+        graph.remove_node(name)
+        known = dict(name=name, dtypes=[dtype], shapes=[shape])
+        graph.make_node("Identity", [value], outputs=node.output, **known)
+
+    return handler, []
 
 
 def _emit(graph, op_type, inputs, dtype, shape=None, **attributes):
@@ -312,13 +270,13 @@ def _emit(graph, op_type, inputs, dtype, shape=None, **attributes):
 
 
 HANDLERS = {
-    "Erfc": (erfc, []),
-    "FloorDiv": (floor_div, []),
-    "FloorMod": (floor_mod, []),
-    "OneHot": (one_hot, []),
-    "Select": (select, []),
-    "SelectV2": (select, []),
+    "Erfc": _replacing(erfc),
+    "FloorDiv": _replacing(floor_div),
+    "FloorMod": _replacing(floor_mod),
+    "OneHot": _replacing(one_hot),
+    "Select": _replacing(select),
+    "SelectV2": _replacing(select),
     "UnsortedSegmentSum": (segment_sum, []),
-    "XlaDynamicUpdateSlice": (dynamic_update_slice, []),
+    "XlaDynamicUpdateSlice": _replacing(dynamic_update_slice),
 }
 REWRITERS = [rewrite_signbit]
