@@ -108,14 +108,14 @@ def install(partial, targets):
             if path in made and path.is_file():
                 _keep(path, waiting / path.name)  # its name is never missing
             elif path.exists():
-                path.rename(waiting / path.name)
+                path.replace(waiting / path.name)
             if path in made:
-                (partial / path.name).rename(path)
+                (partial / path.name).replace(path)
     except BaseException:
         for path, stood in reversed(moved):
             file = partial / path.name
             if path in made and path.exists() and not file.exists():
-                path.rename(file)
+                path.replace(file)
             if stood and (waiting / path.name).exists():
-                (waiting / path.name).rename(path)
+                (waiting / path.name).replace(path)
         raise

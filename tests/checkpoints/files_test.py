@@ -768,7 +768,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("new_limit", [10**9, 1])
 def test_an_install_that_fails_is_undone(tmp_path, monkeypatch, old_limit, new_limit):
     older = {"old": np.arange(4), "older": np.ones(3)}
-    rename = Path.rename
+    replace = Path.replace
     for failure in itertools.count():
         folder = tmp_path / str(failure)
         save_tensors(folder, described(older), old_limit)
@@ -777,9 +777,9 @@ def test_an_install_that_fails_is_undone(tmp_path, monkeypatch, old_limit, new_l
         def fail_once(path, target, calls=calls, failure=failure):
             if next(calls) == failure:
                 raise OSError(5, "Input/output error")
-            return rename(path, target)
+            return replace(path, target)
 
-        monkeypatch.setattr(Path, "rename", fail_once)
+        monkeypatch.setattr(Path, "replace", fail_once)
         try:
             save_tensors(folder, described(arrays()), new_limit)
         except OSError:
@@ -789,7 +789,7 @@ def test_an_install_that_fails_is_undone(tmp_path, monkeypatch, old_limit, new_l
             assert_holds(folder, arrays())
             break
         finally:
-            monkeypatch.setattr(Path, "rename", rename)
+            monkeypatch.setattr(Path, "replace", replace)
     assert failure > 0
 
 

@@ -430,15 +430,15 @@ def test_a_file_that_holds_its_weights_takes_the_old_ones_away(
     model.export(path, external_data_threshold=1000, **options)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     assert len(before) == 2
-    rename = pathlib.Path.rename
+    replace = pathlib.Path.replace
 
     def fail_on_the_old_weights(self, target):
         if self == tmp_path / "e.weights.bin":
             raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
+        return replace(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "rename", fail_on_the_old_weights)
+        patch.setattr(pathlib.Path, "replace", fail_on_the_old_weights)
         with pytest.raises(ExportError, match="Input/output error"):
             model.export(path, overwrite=True, **options)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -730,15 +730,15 @@ def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch, model):
     with pytest.raises(ExportError, match="is the weights of no model.onnx"):
         model.export(tmp_path / "model.onnx", overwrite=True, **options)
     (tmp_path / "model.onnx").write_bytes(b"mine, too")
-    rename, failed = pathlib.Path.rename, []
+    replace, failed = pathlib.Path.replace, []
 
     def fail_on_the_model(self, target):
         if self.name == "model.onnx" and target.parent == tmp_path and not failed:
             failed.append(target)
             raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
+        return replace(self, target)
 
-    monkeypatch.setattr(pathlib.Path, "rename", fail_on_the_model)
+    monkeypatch.setattr(pathlib.Path, "replace", fail_on_the_model)
     with pytest.raises(ExportError, match="Input/output error"):
         model.export(tmp_path / "model.onnx", overwrite=True, **options)
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

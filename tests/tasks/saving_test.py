@@ -290,15 +290,15 @@ def test_a_folder_of_another_layout_is_named(tmp_path):
 
 def test_a_name_is_never_missing_while_a_folder_is_replaced(tmp_path, monkeypatch):
     texts_classifier().save_folder(tmp_path)
-    rename, seen = Path.rename, []
+    replace, seen = Path.replace, []
 
     def watched(path, target):
-        result = rename(path, target)
+        result = replace(path, target)
         seen.append((tmp_path / "config.json").is_file())
         assert (tmp_path / "model.safetensors").is_file()
         return result
 
-    monkeypatch.setattr(Path, "rename", watched)
+    monkeypatch.setattr(Path, "replace", watched)
     texts_classifier(pooling="mean").save_folder(tmp_path)
     assert seen and all(seen)
     assert load_task(tmp_path).pooling == "mean"
