@@ -23,6 +23,8 @@ import psutil
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
+from kzoo.files import write_json
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TIME_LINE = re.compile(r"^\*Time.*\*$", re.MULTILINE)
 # What TensorFlow's C++ writes when it starts, whatever it is told.
@@ -132,4 +134,4 @@ if __name__ == "__main__":
             write_time(path, time_line(seconds))
         results["seconds"][path.stem] = {k: round(v, 1) for k, v in seconds.items()}
         print(f"{path.name}: {time_line(seconds)}")
-    (args.out / "times.json").write_text(json.dumps(results, indent=1) + "\n")
+        write_json(args.out / "times.json", results)

@@ -185,8 +185,11 @@ def main():
     parser.add_argument("--most-beams", type=int, default=32, help="a request")
     asked = parser.parse_args()
     limits = asked.most_new_tokens, asked.most_beams
-    app = service(asked.folder, asked.threads, *limits)
-    uvicorn.run(app, host=asked.host, port=asked.port)
+    try:
+        app = service(asked.folder, asked.threads, *limits)
+        uvicorn.run(app, host=asked.host, port=asked.port)
+    except Exception as error:  # onnxruntime's errors share no base
+        parser.error(f"{asked.folder} cannot be served: {error}")
 
 
 if __name__ == "__main__":

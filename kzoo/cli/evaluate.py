@@ -99,7 +99,7 @@ def evaluate(
             "--exports measures what the folder's own recipe says. "
             f"Received: --recipe {recipe_path}."
         )
-    if output is None and writable and not (tests or recipe_path):
+    if output is None and writable and tests is None and recipe_path is None:
         output = own / SCORES
     if output is not None and not output.parent.is_dir():
         raise Failure(f"--out {output}: there is no folder {output.parent}.")
@@ -115,13 +115,15 @@ def evaluate(
     from kzoo.zoo.registry import TASKS
 
     recipe = Recipe.load(recipe_path or _recipe_path(preset))
+    if output is not None:
+        check_kept("--out", output, *(Path(folder) / f for f in recipe.data.files))
     task = load_model(preset)
     if type(task).__name__ != TASKS[recipe.task]:
         raise Failure(
             f"The recipe is of a {TASKS[recipe.task]}, and {preset} is a "
             f"{type(task).__name__}. Give its own with --recipe."
         )
-    names = [name.strip() for name in tests.split(",")] if tests else None
+    names = None if tests is None else [name.strip() for name in tests.split(",")]
     with progress(f"Scoring {preset}"):
         scores = scores_of(task, recipe, folder, names)
     scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}

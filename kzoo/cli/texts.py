@@ -15,6 +15,7 @@ from kzoo.cli.console import (
     one_line_errors,
     progress,
 )
+from kzoo.cli.reports import check_kept
 from kzoo.files import write_text
 
 
@@ -128,7 +129,7 @@ def command(task_name, results, pieces, verb):
         batch_size: Annotated[int, _number("Texts computed at a time.", min=1)] = 32,
     ):
         """Runs the command."""
-        check_output(output, input)
+        check_output(output, model, input)
         sources = read_texts(text, input)
         task = load_model(model, task_name)
         from kzoo.generation import SearchOptions  # now that Keras is loaded anyway
@@ -189,8 +190,13 @@ def command(task_name, results, pieces, verb):
     return run
 
 
-def check_output(path, input_path):
-    """Refuses an output that cannot be written, before anything is computed."""
+def check_output(path, *kept):
+    """Refuses an output that cannot be written, before anything is computed.
+
+    Args:
+        path: of the output, or `None` for standard output.
+        *kept: see `kzoo.cli.reports.check_kept`.
+    """
     # What `main` puts in a closed stream's place; one sent there is "<stdout>".
     if path is None and getattr(sys.stdout, "name", "") == os.devnull:
         raise Failure("Give --output a file: standard output is closed.")
@@ -205,8 +211,7 @@ def check_output(path, input_path):
     into = path if stands else path.resolve().parent
     if not os.access(into, os.W_OK):
         raise Failure(f"--output {path}: {into} cannot be written to.")
-    if input_path is not None and path.resolve() == input_path.resolve():
-        raise Failure(f"--output {path} is the input. Give another file.")
+    check_kept("--output", path, *kept)
 
 
 def read_texts(arguments, input_path):

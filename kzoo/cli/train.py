@@ -19,7 +19,7 @@ from kzoo.cli.console import (
 )
 
 HELP = help_text("""
-Train a translator or a language model on your texts, or any model by its recipe.
+Train a translator or a language model on your texts, or another model by its recipe.
 
 DATA is one of: a tab-separated file; two parallel files, source first; a folder of
 files <language>.<split>.txt; a text file, for a language model; tfds:NAME, a data set
@@ -242,12 +242,11 @@ def _train(recipe, folder, out_path):
         run.fit([lines])
     except KeyboardInterrupt:
         done = run.epochs_done
-        cosine = recipe.training.schedule.kind == "cosine"
-        raise Failure(
-            f"Stopped after {done} whole epochs. The same command goes on from there"
-            + ("." if cosine else f"; with {done} epochs it makes a model of them."),
-            INTERRUPTED,
-        ) from None
+        goes_on = "The same command goes on from there" if done else "It begins anew"
+        if done and recipe.training.schedule.kind != "cosine":
+            goes_on += f"; with {done} epochs it makes a model of them"
+        stopped = f"Stopped after {done} whole epochs. {goes_on}."
+        raise Failure(stopped, INTERRUPTED) from None
     finally:
         lines.stop()
     run.finish()

@@ -410,7 +410,7 @@ def _read_columns(path, columns, extra_columns):
             raise DataError(
                 f"{path}, line {number}: expected {count} tab-separated columns as in "
                 f"line 1. Received: {len(fields)}. If columns may be missing at the "
-                "end, set extra_columns=True."
+                "end, say extra_columns, in Python or in the [data] of a recipe."
             )
         row = tuple(fields[column].strip() for column in columns)
         for column, text in zip(columns, row, strict=True):

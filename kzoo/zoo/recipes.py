@@ -90,6 +90,18 @@ _OPTIONS = {
         | {"batch_size", "jit_compile"}
     ),
 }
+# What `kzoo evaluate` measures of each task; the last two of texts as they are.
+OF_THE_TEXT = ("bits_per_character", "word_perplexity")
+MEASURES = {
+    "causal_lm": ("loss", "perplexity", *OF_THE_TEXT),
+    "masked_lm": ("accuracy", "perplexity"),
+    "pair_scorer": ("spearman", "pearson"),
+    "sentence_embedder": ("spearman", "pearson"),
+    "seq2seq_lm": ("bleu", "chrf", "bleu_lowercased"),
+    "text_classifier": ("accuracy", "macro_f1"),
+    "text_regressor": ("spearman", "pearson"),
+    "token_classifier": ("accuracy", "precision", "recall", "f1"),
+}
 # Keys of `Model` that are no fields of configs.
 _WHOLE = ("size", "config", "preset")
 
@@ -223,6 +235,12 @@ class Data:
             refuse("[data] columns", "different ones", list(self.columns))
         if self.columns and self.format in ("parallel", "running"):
             refuse("[data] columns", f"none with format {self.format!r}", self.columns)
+
+    @property
+    def files(self):
+        """All files that are read, and names of data sets, which are none."""
+        sources = self.train, self.validation, *self.test.values()
+        return [file for source in sources if source for file in source.files]
 
     @property
     def tests(self):
@@ -678,6 +696,13 @@ class Recipe:
         if main and main[0] not in self.data.tests:
             refuse(
                 "[evaluation] main", f"a test set of {self.data.tests}", repr(main[0])
+            )
+        measures = {*self.evaluation.measures, *(main or ())[1:]}
+        if not measures <= {*MEASURES[self.task]}:
+            refuse(
+                "[evaluation] measures, main",
+                f"measures of {list(MEASURES[self.task])} for task {self.task!r}",
+                sorted(measures - {*MEASURES[self.task]}),
             )
         known = list(_OPTIONS.get(self.task, ("batch_size",)))
         known += ["stride"] if running and self.task == "causal_lm" else []

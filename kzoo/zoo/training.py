@@ -289,6 +289,7 @@ class Run:
     def _fit(self, callbacks):
         self._compile()
         training = self.recipe.training
+        self._check_best()
         batches, steps = self._training_batches()
         self.task.optimizer.learning_rate = _rate(training, steps)
         done = self.epochs_done
@@ -347,18 +348,34 @@ class Run:
                 smoothing, self.task.ignore_id, consistency=training.consistency
             )
             smoothing = 0.0  # the loss has it
-        # The perplexity is the loss once more, for another pass over the logits.
-        metrics = [
-            metric
-            for metric in self.task.default_metrics()
-            if training.metrics and not isinstance(metric, Perplexity)
-        ]
         self.task.compile(
             Adam(**optimizer),
             loss=loss,
             label_smoothing=smoothing,
-            metrics=metrics or None,
+            metrics=self._metrics() or None,
         )
+
+    def _metrics(self):
+        """The task's; but its perplexity is the loss, for another pass over logits."""
+        own = self.task.default_metrics() if self.recipe.training.metrics else []
+        return [metric for metric in own if not isinstance(metric, Perplexity)]
+
+    def _check_best(self):
+        """Raises `RecipeError` where no epoch will have the measure to choose by."""
+        training = self.recipe.training
+        if training.best is None:
+            return
+        known = ["loss", *(metric.name for metric in self._metrics())]
+        scored = []
+        if training.score_validation:
+            x, y = self._pairs(self._held_out[:2])
+            scored = self.task.score(x) if y is None else self.task.score(x, y)
+        known += [f"val_{name}" for name in (*known, *scored) if self._held_out]
+        if training.best not in known:
+            raise RecipeError(
+                f"[training] best: expected a measure of an epoch, one of "
+                f"{sorted({*known})}. Received: {training.best!r}."
+            )
 
     def _pairs(self, examples):
         return inputs_and_targets(self.recipe, examples) if examples else (None, None)

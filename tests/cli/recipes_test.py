@@ -306,6 +306,11 @@ def test_scores_stay_when_the_exports_fail(
     assert run(*own).exit_code == 0
     check_preset(folder)
     assert "expected a file. Received: a folder" in refused(*command, "--out", folder)
+    # What the recipe reads is not written to.
+    for file in (tmp_path / "data").iterdir():
+        before = file.read_bytes()
+        assert "is read. Give another" in refused(*command, "--out", file)
+        assert file.read_bytes() == before
 
 
 def test_a_folder_s_exports_are_those_of_its_own_recipe(refused, tagger):

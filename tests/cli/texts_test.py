@@ -164,7 +164,12 @@ def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
     assert "no folder" in refused(
         "translate", translator, "abc", "-o", tmp_path / "no" / "out.txt"
     )
-    assert "is the input" in refused("translate", translator, "-i", bad, "-o", bad)
+    assert "is read" in refused("translate", translator, "-i", bad, "-o", bad)
+    weights = translator / "model.safetensors"
+    before = weights.read_bytes()
+    message = refused("translate", translator, "a", "-o", weights)
+    assert f"model.safetensors is a file of {translator}" in message
+    assert weights.read_bytes() == before
     assert bad.read_bytes() == b"abc\n\xff\n"
 
 

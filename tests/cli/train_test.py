@@ -59,17 +59,21 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
 
     begin = EpochLines.on_epoch_begin
 
-    def interrupt(self, epoch, logs=None):
-        begin(self, epoch, logs)
-        if epoch == 1:
-            raise KeyboardInterrupt
+    def interrupt(at):
+        def on_epoch_begin(self, epoch, logs=None):
+            begin(self, epoch, logs)
+            if epoch == at:
+                raise KeyboardInterrupt
+
+        return on_epoch_begin
 
     parts = (*arguments, "--out", tmp_path / "parts", "--epochs", 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochLines, "on_epoch_begin", interrupt)
-        stopped = run(*parts)
-    assert stopped.exit_code == 130
-    assert "Stopped after 1 whole epochs" in stopped.stderr
+    for at, after in ((0, "0 whole epochs. It begins"), (1, "1 whole epochs. The")):
+        with monkeypatch.context() as patch:
+            patch.setattr(EpochLines, "on_epoch_begin", interrupt(at))
+            stopped = run(*parts)
+        assert stopped.exit_code == 130
+        assert f"Stopped after {after}" in stopped.stderr
     assert not (tmp_path / "parts" / "config.json").exists()
 
     again = run(*parts)

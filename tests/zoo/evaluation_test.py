@@ -15,7 +15,7 @@ from kzoo.data import DataError
 from kzoo.training.scores import entity_scores
 from kzoo.zoo import evaluation, training
 from kzoo.zoo.examples import inputs_and_targets
-from kzoo.zoo.recipes import Evaluation, Recipe, shipped
+from kzoo.zoo.recipes import MEASURES, Evaluation, Recipe, shipped
 from tests.harness import to_numpy
 
 
@@ -224,9 +224,10 @@ def test_measures_are_those_that_the_recipe_asks_for():
     found = [["O"], ["B-PER"]]
     wanted = recipe_of("ewt-entities", measures=["f1"])
     assert list(evaluation.measures(wanted, examples, found)) == ["f1"]
-    wrong = recipe_of("ewt-entities", measures=["bleu"])
-    with pytest.raises(ValueError, match="measures must be of .*'f1'.*'bleu'"):
-        evaluation.measures(wrong, examples, found)
+    wanted = recipe_of("ewt-entities", measures=["f1", "accuracy"])
+    untagged = [(["a"], ["X"])]  # no entities, so no f1
+    with pytest.raises(ValueError, match=r"measures must be of \['acc.*'f1'"):
+        evaluation.measures(wanted, untagged, [["X"]])
 
 
 TEXT = "the cat sat\non the mat .\n" * 3
@@ -451,7 +452,10 @@ def test_data_of_another_task_are_refused_before_the_work(tmp_path):
         evaluation.evaluate_exports(tagger, recipe, tmp_path)
     (tmp_path / "test.tsv.gz").write_text("a\tNOUN\nb\tO\n")  # some may be new
     recipe = dataclasses.replace(recipe, evaluation=Evaluation(main=("test", "f1")))
-    with pytest.raises(ValueError, match=r"main: .* 'test' has, of \['accuracy'\]"):
+    with (
+        pytest.raises(ValueError, match=r"main: .* 'test' has, of \['accuracy'\]"),
+        pytest.warns(UserWarning, match=r"1 of 2 labels .* as wrong.*\['NOUN'\]"),
+    ):
         evaluation.evaluate(tagger, recipe, tmp_path, ["test"])
 
 
@@ -486,13 +490,23 @@ def test_classes_have_to_be_the_model_s(tmp_path, options, label, right):
 
 
 @pytest.mark.parametrize("where", [{"main": ("test", "accurcy")}, {"measures": ["x"]}])
-def test_a_measure_that_the_task_has_not_is_refused_before_the_work(where, tmp_path):
+def test_a_measure_that_the_task_has_not_is_refused_before_the_work(where):
     with pytest.raises(ValueError, match="expected measures of .*'macro_f1'"):
-        evaluation.evaluate(None, recipe_of("imdb-sentiment", **where), tmp_path)
+        recipe_of("imdb-sentiment", **where)
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
-def test_the_names_of_measures_are_those_that_are_computed(name):
+@pytest.mark.parametrize(
+    ("name", "examples", "found"),
+    [
+        ("ewt-entities", [(["a"], ["B-PER"])], [["B-PER"]]),
+        ("imdb-sentiment", [("a", "negative"), ("b", "positive")], ["negative"] * 2),
+        ("multi30k-en-de", [("a dog", "ein Hund")], ["ein Hund"]),
+        ("stsb-embedder", [("a", "b", "1"), ("a", "c", "2")], [0.1, 0.2]),
+        ("wikitext2-lm", ["a b"], np.array([[3.0, 2]])),
+    ],
+)
+def test_the_names_of_measures_are_those_that_are_computed(name, examples, found):
     recipe = recipe_of(name)
-    wanted = Recipe.load(shipped()[name]).evaluation.main
-    assert wanted[1] in evaluation._MEASURES[recipe.task][1]
+    computed = evaluation.measures(recipe, examples, found)
+    assert set(computed) == set(MEASURES[recipe.task])
+    assert set(evaluation._MEASURES) == set(MEASURES)

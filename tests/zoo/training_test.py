@@ -371,6 +371,28 @@ def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path, monkeypatch):
     free.release()
 
 
+@pytest.mark.parametrize(
+    ("changes", "right"),
+    [
+        (dict(best="val_accuracy"), True),
+        (dict(best="val_macro_f1", score_validation=True), True),
+        (dict(best="val_macro_f1"), False),
+        (dict(best="val_banana", score_validation=True), False),
+        (dict(best="accuracy", metrics=False), False),
+    ],
+)
+def test_what_the_best_epoch_is_chosen_by_is_known_before_one(
+    moods, tmp_path, changes, right
+):
+    recipe = moods(training={"epochs": 1, **changes}, data={"validation": "moods.tsv"})
+    if right:
+        training.train(recipe, tmp_path, tmp_path / "out")
+        return
+    with pytest.raises(RecipeError, match=rf"best: .*'loss'.* '{changes['best']}'"):
+        training.train(recipe, tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out" / "history.json").exists()
+
+
 def test_a_file_system_without_locks_is_trained_on_with_a_warning(
     moods, tmp_path, monkeypatch
 ):
