@@ -8,8 +8,8 @@ from kzoo.exporters.errors import ExportError
 from kzoo.files import sha256
 
 REPORT = "report.json"
-# What holds an ONNX model itself; of a SavedModel, TensorFlow knows when bits change.
-_HASHED = ("*.onnx", onnx.WEIGHTS)
+# What holds a model itself; of variables TensorFlow knows when bits change.
+_HASHED = ("*.onnx", onnx.WEIGHTS, "saved_model.pb", "assets/*")
 
 
 def is_file_name(path):
@@ -47,6 +47,6 @@ def said_of(folder):
 
 
 def hashes(folder):
-    """Name to hexadecimal SHA-256 of the files that hold a folder's ONNX model."""
+    """Name to hexadecimal SHA-256 of the files that hold a folder's model."""
     files = sorted(file for each in _HASHED for file in folder.glob(each))
-    return {file.name: sha256(file) for file in files}
+    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}

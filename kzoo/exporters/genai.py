@@ -217,8 +217,10 @@ def verify(task, folder, report, own=(), new=False):
     del configs["config.json"]["model"]  # which `exporters.verify` compares
     for name, content in configs.items():
         _check_config(Path(folder) / name, content, report)
-    ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
-    _verify(task, Path(folder), report, ids, task.room(8))
+    limit = task.config.decoder.max_sequence_length  # of genai's, for all positions
+    length = max(1, min(12, limit // 2))
+    ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, length), True)
+    _verify(task, Path(folder), report, ids, min(task.room(8), limit - length))
     _check_tokenizer(task, Path(folder), report, new)
     for batch in own:
         ids = batch.columns["token_ids"]

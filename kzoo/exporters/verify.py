@@ -28,8 +28,18 @@ _TELLING = (
     *("pad_token_id", "start_token_id", "end_token_id"),
     *("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "num_heads"),
     *("num_key_value_heads", "head_dim", "positions", "norm", "norm_position"),
-    *("attention_window", "windowed_layers"),
+    *("attention_window", "windowed_layers", "causal", "num_segments", "layer_groups"),
+    *("activation", "feed_forward", "similarity", "query_key_norm", "norm_epsilon"),
+    *("parallel_residual", "embedding_norm", "embedding_scale", "attention_soft_cap"),
 )
+# Those that are read with some values of others alone.
+_OF_POSITIONS = {
+    "learned": ("max_sequence_length", "first_position"),
+    "sinusoidal": ("sinusoidal_layout", "first_position"),
+    "rotary": ("rope_max_wavelength", "rope_scaling", "window_rope_max_wavelength"),
+    "relative": ("relative_buckets",),
+}
+_OF_A_HEAD = ("tie_head", "head_bias", "head_scale", "head_soft_cap")
 
 
 def verify(path, task, inputs=None):
@@ -225,8 +235,10 @@ def _check_said(where, said, task):
         if not (theirs and mine):
             continue  # the cases tell which sides a model has
         names = [name for name in _TELLING if hasattr(mine, name)]
-        if side and theirs.positions == mine.positions == "learned":
-            names.append("max_sequence_length")
+        if side:
+            names += _OF_POSITIONS.get(mine.positions, ())
+        elif mine.decoder:
+            names += _OF_A_HEAD
         for name in names:
             values = [getattr(config, name) for config in (theirs, mine)]
             if values[0] != values[1]:

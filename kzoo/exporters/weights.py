@@ -1,17 +1,21 @@
 """What an artifact stores beside what the task would: no case reads all of it."""
 
+import collections
 import operator
 from pathlib import Path
 
 import numpy as np
 
 from kzoo.exporters.errors import ANOTHER, ExportError
+from kzoo.ops.onnx_file import node_proto
 from kzoo.ops.onnx_graph import to_numpy
 
 # Of the largest number, by dtype. Sums of adapters differ by backends in their last
 # bits, and what is rounded to fewer may then be a step off; two of 4 bits are a byte.
 _TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "int8": 0.02, "uint8": 0.07}
 _ELEMENTS = 2**22  # that are compared at a time
+# Operators whose attributes hold a tokenizer; so do all of most other domains.
+_OF_TEXT = ("RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer")
 
 
 def check_onnx(path, head, graph, task):
@@ -25,6 +29,13 @@ def check_onnx(path, head, graph, task):
     """
     import onnx
 
+    emitted, stored = graph.every_node(), _nodes(head.graph)
+    emitted = [n for n in emitted if _is_of_text(n[0], n[3].get("domain", ""))]
+    stored = [n for n in stored if _is_of_text(n.op_type, n.domain)]
+    if _counted(stored) != _counted(node_proto(*node) for node in emitted):
+        raise ExportError(
+            f"{path} reads or writes text otherwise than {task.name} does. {ANOTHER}"
+        )
     inputs = {each.name for each in head.graph.input}  # their defaults are no weights
     for tensor in head.graph.initializer:
         if tensor.name in graph.initializers and tensor.name not in inputs:
@@ -35,6 +46,27 @@ def check_onnx(path, head, graph, task):
                     f"{path} stores {tensor.name} otherwise than {task.name} has it. "
                     f"{ANOTHER}"
                 )
+
+
+def _nodes(graph):
+    """Nodes of a graph of onnx, those of subgraphs among them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+
+
+def _is_of_text(op_type, domain):
+    return op_type in _OF_TEXT or domain not in ("", "com.microsoft")
+
+
+def _counted(nodes):
+    """How often there is a node that says the same."""
+    return collections.Counter(
+        (node.op_type, *sorted(each.SerializeToString() for each in node.attribute))
+        for node in nodes
+    )
 
 
 def check_tables(path, task):

@@ -133,7 +133,7 @@ def _graph_proto(graph, name):
     nodes, told = graph.live_nodes(), graph.root.told
     own = [told[key] for _, _, outputs, _ in nodes for key in outputs if key in told]
     return onnx.helper.make_graph(
-        [_node_proto(*node) for node in nodes],
+        [node_proto(*node) for node in nodes],
         name,
         [_value_info(value, axes) for value, axes in graph.inputs],
         [_value_info(value, axes) for value, axes in graph.outputs],
@@ -141,7 +141,8 @@ def _graph_proto(graph, name):
     )
 
 
-def _node_proto(op_type, inputs, outputs, attributes):
+def node_proto(op_type, inputs, outputs, attributes):
+    """A node of an `OnnxGraph` as onnx has it."""
     attributes = {
         key: _graph_proto(value, f"{outputs[0]}/{key}")
         if isinstance(value, OnnxGraph)

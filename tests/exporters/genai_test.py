@@ -66,6 +66,7 @@ def greedy_in_genai(path, prompts, count):
     [
         dict(positions="none", **GQA),
         dict(positions="learned", max_sequence_length=20),
+        dict(positions="rotary", max_sequence_length=5),
         dict(positions="sinusoidal", norm_position="post", **WINDOW),
         dict(positions="rotary", query_key_norm=True, norm="rms_norm", **WINDOW),
         dict(positions="relative", **GQA, **WINDOW),

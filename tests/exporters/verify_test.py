@@ -14,7 +14,7 @@ from kzoo.exporters import ExportError, answers_from, verify
 from kzoo.exporters.onnx import check_defaults, head_of
 from kzoo.generation import SEARCH_INPUTS
 from tests.harness import perturb, small_task
-from tests.words import TOKENIZER
+from tests.words import TOKENIZER, WORDS
 
 TINY = dict(num_layers=1)
 TEXTS = ["abc", "bca"]
@@ -268,11 +268,57 @@ def test_a_file_that_says_another_config_is_refused(tmp_path, beside):
     same = dict(relative_max_distance=99, max_sequence_length=9, attention_bias=True)
     write(dropout=0.7, initializer_range=0.5, **same)
     verify(path, model)
-    write(num_layers=8)
-    with pytest.raises(ExportError, match="encoder has num_layers=8, and"):
-        verify(path, model)
+    for name, value in (
+        ("num_layers", 8),
+        ("activation", "tanh"),
+        ("feed_forward", "gated"),
+        ("norm_epsilon", 0.1),
+        ("sinusoidal_layout", "halves"),
+    ):
+        before = getattr(model.config.encoder, name)
+        write(**{name: value})
+        with pytest.raises(ExportError, match=f"encoder has {name}={value!r}, and"):
+            verify(path, model)
+        write(**{name: before})
+    verify(path, model)
     write(num_layers=[])
     with pytest.raises(ExportError, match="its config is none of this version"):
+        verify(path, model)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "attribute", "right", "wrong"),
+    [
+        ("bpe", "merges", b"\n2 00\n", b"\n~ ~\n"),
+        ("bpe", "pattern", rb"\x{85}", rb"\x{86}"),
+        ("wordpiece", "default_string", "一".encode(), b"z"),
+        ("wordpiece", "values_strings", b"b", b"c"),
+    ],
+)
+def test_another_tokenizer_in_the_graph_is_refused(
+    tmp_path, algorithm, attribute, right, wrong
+):
+    """Whatever no case reads: one merge, what stands for a letter."""
+    texts = [*WORDS, "Café au lait", "2000 200 20"]
+    own = kzoo.FastTokenizer.train(
+        texts, 290, algorithm=algorithm, lowercase=algorithm == "wordpiece"
+    )
+    model = kzoo.TextClassifier.from_size("tiny", own, num_classes=2, **TINY)
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx", text=True)
+    verify(path, model)
+    before, proto = path.read_bytes(), onnx.load(path)
+    nodes = [node for graph in graphs_of(proto.graph) for node in graph.node]
+    said = [a for node in nodes for a in node.attribute if a.name == attribute]
+    for each in said:
+        if right in each.strings:  # the last, of a letter that is in no text
+            place = max(i for i, text in enumerate(each.strings) if text == right)
+            each.strings[place] = wrong
+        if right in each.s:
+            each.s = each.s.replace(right, wrong)
+    onnx.save(proto, path)
+    assert path.read_bytes() != before
+    with pytest.raises(ExportError, match="reads or writes text otherwise than"):
         verify(path, model)
 
 
@@ -357,6 +403,22 @@ def test_far_distances_are_read(tmp_path, kind):
     bias.assign(values)
     with pytest.raises(ExportError, match="logits differs"):
         verify(tmp_path / "model.onnx", model)
+
+
+@pytest.mark.tensorflow
+def test_a_saved_model_whose_graph_changed_is_refused(tmp_path):
+    """Its tokenizer's tables stand in it, and no case reads all of them."""
+    model = kzoo.TextClassifier.from_size("tiny", TOKENIZER, num_classes=2, **TINY)
+    model.export(tmp_path / "model", text=True)
+    verify(tmp_path / "model", model)
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = tmp_path / "model" / "saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    proto.meta_graphs[0].meta_info_def.tensorflow_version += "x"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ExportError, match="saved_model.pb was changed since"):
+        verify(tmp_path / "model", model)
 
 
 @pytest.mark.tensorflow
