@@ -251,6 +251,8 @@ class EncoderTask(LearnsText, Exports):
             )
 
     def _targets_beside(self, x, y, weights):
+        if y is None and self.needs_targets and isinstance(x, (dict, np.ndarray)):
+            self._check_targets(x, y)
         own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
         # Distributions are of floats, and Keras says what is wrong with ragged lists.
         if own and isinstance(y, np.ndarray) and y.dtype.kind in "iu":

@@ -21,9 +21,9 @@ def is_text(x):
 
 
 def as_list(x):
-    """A column of texts, as tables of other libraries have it, as a list; else `x`."""
+    """A column of texts or lists of them, as tables have it, as a list; else `x`."""
     if (
-        isinstance(x, (list, tuple, str, np.ndarray, collections.abc.Mapping))
+        isinstance(x, (str, collections.abc.Mapping))
         or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
         or isinstance(x, keras.utils.PyDataset)
         or is_tf_data(x)
@@ -31,7 +31,22 @@ def as_list(x):
         or getattr(x, "ndim", 1) != 1  # a table's items are the names of its columns
     ):
         return x
-    return list(x) if not len(x) or is_text([next(iter(x))]) else x
+    first = next((cell for cell in x if not _is_missing(cell)), None)
+    plain = isinstance(x, (list, tuple, np.ndarray))
+    if len(x) and not is_text([_cell(first)]) or plain and _cell(first) is first:
+        return x
+    return [_cell(cell) for cell in x]
+
+
+def _is_missing(cell):
+    return cell is None or isinstance(cell, float) and cell != cell
+
+
+def _cell(cell):
+    """A cell that holds several, such as parquet's, as a list; else as it is."""
+    if isinstance(cell, np.ndarray) and cell.ndim:
+        return cell.tolist()
+    return cell.to_list() if hasattr(cell, "to_list") else cell
 
 
 def kinds(x):

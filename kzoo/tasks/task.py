@@ -344,8 +344,9 @@ class Task(FineTunes, Model):
             **kwargs: of Keras's `compile`.
 
         Raises:
-            ValueError: `label_smoothing` with a loss of your own; or a loss or a metric
-                whose `ignore_id` is not the task's.
+            ValueError: `label_smoothing` with a loss of your own; a loss or a metric
+                whose `ignore_id` is not the task's; or a loss of Keras that takes
+                logits for probabilities.
         """
         if label_smoothing and loss != "auto":
             advice = f"Give MaskedCrossEntropy({label_smoothing}, ignore_id="
@@ -379,6 +380,7 @@ class Task(FineTunes, Model):
             )
         given = keras.tree.flatten([loss, metrics, kwargs.get("weighted_metrics")])
         self._check_ignored(given)
+        self._check_reads_logits(keras.tree.flatten(loss))
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         if choose:  # where the file is loaded may have another backend
             self._compile_config.config["jit_compile"] = "auto"
@@ -404,6 +406,23 @@ class Task(FineTunes, Model):
                     f"Received: {type(each).__name__} with ignore_id={ignored}, which "
                     f"would count those and leave out others. Give it ignore_id="
                     f"{self.ignore_id}."
+                )
+
+    def _check_reads_logits(self, losses):
+        """Raises `ValueError` for a cross-entropy of Keras that reads probabilities."""
+        for each in losses:
+            loss = keras.losses.get(each) if isinstance(each, str) else each
+            if not getattr(loss, "__module__", "").startswith("keras."):
+                continue
+            reads_logits = getattr(loss, "from_logits", True)
+            if not isinstance(loss, keras.losses.Loss):
+                known = inspect.signature(loss).parameters.get("from_logits")
+                reads_logits = known is None or known.default
+            if not reads_logits:
+                raise ValueError(
+                    f"{self.name} gives logits, and the loss reads probabilities: "
+                    f"{each!r}. Leave the loss out, or give a class of keras.losses "
+                    "with from_logits=True."
                 )
 
     def _without_filling(self, metrics):

@@ -270,6 +270,12 @@ class LearnsText(Task):
                 values = np.asarray(values)
             except ValueError:  # rows of several lengths
                 values = np.asarray("")
+        if hasattr(values, "to_tensor"):  # TensorFlow's ragged and sparse ones
+            raise ValueError(
+                f"{self.name} reads {name} as an array, padded with "
+                f"{self.config.pad_token_id}. Received: a {type(values).__name__}. "
+                f"Give its to_tensor({self.config.pad_token_id})."
+            )
         if not isinstance(values, np.ndarray):
             return values
         if values.dtype.kind in "OSU":
@@ -527,19 +533,14 @@ class LearnsText(Task):
             spec = dataset.element_spec
             texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
-            if not strings[0]:
+            named = isinstance(texts[0] if isinstance(texts, tuple) else texts, dict)
+            if not (any(strings) if named else strings[0]):
                 return dataset
             weights = spec[2:] if isinstance(spec, tuple) else ()
             numbers = [part.dtype != tf.string for part in tf.nest.flatten(weights)]
-            if not (
-                (all(strings) or self.numeric_targets)
-                and all(numbers)
-                and len(weights) < 2
-            ):
-                raise ValueError(
-                    f"{self.name} reads pipelines of strings: text, (source, target), "
-                    f"or (source, target, weight). Received elements of {spec}."
-                )
+            known = all(strings) or self.numeric_targets
+            if named or not (known and all(numbers) and len(weights) < 2):
+                raise self._refused_strings(spec)
             example = self._one_element(spec)
             flat, widths = tf.nest.flatten(example), _widths(example)
 
@@ -577,9 +578,18 @@ class LearnsText(Task):
             return open_tf_data(lambda: iter(batches), example, _widths(example))
         return dataset
 
+    def _refused_strings(self, element):
+        return ValueError(
+            f"{self.name} reads pipelines of strings: text, (source, target), or "
+            "(source, target, weight); of columns with names by dataset.map(lambda "
+            f"row: (row['source'], row['target'])). Received elements of {element}."
+        )
+
     def _tokenized_element(self, element):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
+            if any(np.asarray(part).dtype.kind in "USO" for part in first.values()):
+                raise self._refused_strings(element)
             return element
         return self._encoded(columns_of(element))
 

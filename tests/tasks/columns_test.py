@@ -104,6 +104,76 @@ def test_strings_out_of_an_iterator_are_refused_with_the_accepted_forms(strings)
         refusing(causal).energy(strings())
 
 
+def test_cells_that_are_arrays_are_lists():
+    """Parquet gives columns of lists so, to pandas and to others."""
+
+    class Cell:  # as of polars
+        def __init__(self, words):
+            self.to_list = lambda: words
+
+    sentences, tags = [["ab"], ["cd", "a"]], [["X"], ["Y", "X"]]
+    model = kzoo.TokenClassifier.from_size(
+        "tiny", TOKENIZER, labels=["X", "Y"], head_dropout=0.0, **SMALL
+    )
+    model, right = (
+        compiled(model, eager=True),
+        compiled(model, eager=True).tag(sentences),
+    )
+    expected = model.evaluate(sentences, tags, verbose=0)
+
+    def objects(rows):
+        column = np.empty(len(rows), object)
+        column[:] = [np.array(row, object) for row in rows]
+        return column
+
+    for column in (
+        objects,
+        lambda rows: Column(objects(rows)),
+        lambda rows: list(objects(rows)),
+        lambda rows: Column(map(Cell, rows)),
+    ):
+        assert model.tag(column(sentences)) == right
+        assert model.evaluate(column(sentences), column(tags), verbose=0) == expected
+    with pytest.raises(ValueError, match="reads sentences"):  # as one behind it is
+        model.tag(Column([None, *sentences]))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("make", [classifier, causal])
+def test_columns_with_names_out_of_a_pipeline_are_refused(make):
+    import tensorflow as tf
+
+    rows = {"text": TEXTS, "label": NAMES}
+    batches = tf.data.Dataset.from_tensor_slices(rows).batch(2)
+    for verb in (refusing(make).fit, refusing(make).evaluate, refusing(make).predict):
+        with pytest.raises(ValueError, match=r"names by dataset.map\(lambda row"):
+            verb(batches)
+
+
+def test_named_columns_out_of_grain_are_refused():
+    import grain
+
+    rows = [{"text": text, "label": name} for text, name in zip(TEXTS, NAMES)]
+    with pytest.raises(ValueError, match=r"names by dataset.map\(lambda row"):
+        refusing(classifier).fit(grain.MapDataset.source(rows).batch(2))
+
+
+@pytest.mark.tensorflow
+def test_ragged_ids_are_refused_by_name():
+    import tensorflow as tf
+
+    ids = tf.ragged.constant([[4, 5], [6]])
+    with pytest.raises(ValueError, match=r"token_ids as an array.* to_tensor\(0\)"):
+        refusing(causal).predict({"token_ids": ids})
+
+
+def test_arrays_without_targets_are_refused():
+    inputs = {"token_ids": ids_of(WORDS[:4])}
+    for verb in (refusing(classifier).fit, refusing(classifier).evaluate):
+        with pytest.raises(ValueError, match="a target for each of 4 .* none"):
+            verb(inputs)
+
+
 def test_generators_of_ids_are_read_from_their_first_batch():
     ids = ids_of(WORDS[:8])
     model, seen = compiled(causal(), eager=True), []
@@ -198,9 +268,10 @@ def test_dicts_without_a_row_are_refused(make, rows):
         with pytest.raises(ValueError, match=match):
             verb(empty)
     good = dict.fromkeys(names, ids_of(TEXTS))
+    targets = np.zeros(len(TEXTS), int) if make is classifier else None
     for held_out in (empty, (empty, np.zeros((0, 5)))):
         with pytest.raises(ValueError, match=match):
-            model.fit(good, validation_data=held_out, verbose=0)
+            model.fit(good, targets, validation_data=held_out, verbose=0)
 
 
 def test_lists_in_a_dict_are_arrays():

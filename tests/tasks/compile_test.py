@@ -62,10 +62,30 @@ def test_a_class_an_example_is_measured_as_keras_does():
     model = kzoo.TextClassifier.from_size("tiny", TOKENIZER, num_classes=3, **SMALL)
     ids, _ = model.encode_text(WORDS[:4])
     rows = np.eye(3)[[0, 1, 2, 0]]
-    model.compile("sgd", "categorical_crossentropy", metrics=["accuracy"])
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"])
     best = model.predict(ids, verbose=0).argmax(-1)
     got = model.evaluate(ids, rows, verbose=0, return_dict=True)
     assert got["accuracy"] == pytest.approx((best == [0, 1, 2, 0]).mean())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        "BinaryCrossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        keras.losses.CategoricalCrossentropy(),
+        [keras.losses.BinaryFocalCrossentropy()],
+    ],
+)
+def test_a_loss_of_probabilities_is_refused(loss):
+    """Keras would take logits for them, and learn from wrong numbers."""
+    model = kzoo.TextClassifier.from_size("tiny", TOKENIZER, num_classes=3, **SMALL)
+    with pytest.raises(ValueError, match="gives logits, .* with from_logits=True"):
+        model.compile("sgd", loss)
+    for right in ("mse", lambda y, logits: keras.ops.sum(logits), None, "hinge"):
+        model.compile("sgd", right)
 
 
 def test_steps_per_execution_must_divide_an_epoch():
