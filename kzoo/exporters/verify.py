@@ -78,7 +78,7 @@ def verify(path, task, inputs=None):
     elif (path / "saved_model.pb").is_file():
         format = "tf_saved_model"
     opened = {}
-    if is_file_name(path):
+    if is_file_name(path) and not path.is_dir():
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
         metadata = session.get_modelmeta().custom_metadata_map

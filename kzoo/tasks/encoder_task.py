@@ -251,6 +251,7 @@ class EncoderTask(LearnsText, Exports):
             )
 
     def _targets_beside(self, x, y, weights):
+        y = super()._targets_beside(x, y, weights)
         if y is None and self.needs_targets and isinstance(x, (dict, np.ndarray)):
             self._check_targets(x, y)
         own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
@@ -264,7 +265,7 @@ class EncoderTask(LearnsText, Exports):
                     f"Write {self.ignore_id} in their place, or compile a loss that "
                     "ignores them."
                 )
-        return super()._targets_beside(x, y, weights)
+        return y
 
     def _batches(self, x, y, *args, **kwargs):
         if self.needs_targets:

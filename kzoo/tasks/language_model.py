@@ -110,7 +110,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
     def _targets_beside(self, x, y, weights):
         if y is None and weights is not None and isinstance(x, dict):
             return keras.ops.convert_to_numpy(self.targets(x))
-        return y
+        return super()._targets_beside(x, y, weights)
 
     def energy(self, x, y=None, *, batch_size=32):
         """-log p of each target sequence given what it follows from, in nats.

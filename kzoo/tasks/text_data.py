@@ -6,6 +6,7 @@ import itertools
 import json
 import types
 import warnings
+from numbers import Number
 from pathlib import Path
 
 import keras
@@ -317,7 +318,13 @@ class LearnsText(Task):
             )
 
     def _targets_beside(self, x, y, weights):
-        """`y`, or what follows from arrays: Keras would drop weights without any."""
+        """`y`, lists as arrays, or what follows from `x`: see the tasks.
+
+        Keras would drop weights without targets, and reads no lists beside a dict.
+        """
+        listed = isinstance(y, list) and isinstance((*y, 0)[0], (list, str, Number))
+        if isinstance(x, (dict, np.ndarray)) and (listed or isinstance(y, np.ndarray)):
+            return self._checked_array("targets", y)
         return y
 
     def _class_weights(self, class_weight, of_ints=False):

@@ -405,6 +405,12 @@ def test_far_distances_are_read(tmp_path, kind):
         verify(tmp_path / "model.onnx", model)
 
 
+def test_a_folder_may_be_named_like_a_file(tmp_path):
+    model = classifier("a", "b")
+    model.export(tmp_path / "model", format="onnx")
+    assert verify((tmp_path / "model").rename(tmp_path / "model.onnx"), model).checks
+
+
 @pytest.mark.tensorflow
 def test_a_saved_model_whose_graph_changed_is_refused(tmp_path):
     """Its tokenizer's tables stand in it, and no case reads all of them."""

@@ -167,6 +167,18 @@ def test_ragged_ids_are_refused_by_name():
         refusing(causal).predict({"token_ids": ids})
 
 
+def test_targets_beside_arrays_are_numbers():
+    ids, targets = ids_of(WORDS[:4]), [0, 1, 1, 0]
+    model = compiled(classifier(), eager=True)
+    for inputs in ({"token_ids": ids}, {"token_ids": ids.tolist()}):
+        found = model.evaluate(inputs, targets, verbose=0)
+        assert found == model.evaluate(inputs, np.array(targets), verbose=0)
+        model.fit(inputs, targets, validation_data=(inputs, targets), verbose=0)
+    for names in (NAMES, np.array(NAMES)):
+        with pytest.raises(ValueError, match="reads targets as an array of numbers"):
+            model.evaluate(inputs, names, verbose=0)
+
+
 def test_arrays_without_targets_are_refused():
     inputs = {"token_ids": ids_of(WORDS[:4])}
     for verb in (refusing(classifier).fit, refusing(classifier).evaluate):
