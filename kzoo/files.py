@@ -92,17 +92,29 @@ def beside(path):
     shutil.rmtree(partial, ignore_errors=True)
 
 
+def _names_others(path):
+    return path.name.lower().endswith((".onnx", ".index.json"))
+
+
 def install(partial, targets):
     """Moves what was made in `partial` to the targets and empties the others, or none.
 
-    The model file comes after its weights, so that it never stands without them. What
-    stood there before waits in `partial` until all has been moved.
+    A file that names others comes last, and an older one goes first, so that even a
+    kill leaves none beside files of another model. What stood there before waits in
+    `partial` until all has been moved.
     """
     made = [path for path in targets if (partial / path.name).exists()]
-    made.sort(key=lambda path: path.suffix.lower() == ".onnx")
+    made.sort(key=_names_others)
+    parts = [path for path in targets if not _names_others(path)]
+    aside = []
+    if any(path in made or path.exists() for path in parts):
+        aside = [path for path in targets if _names_others(path) and path.exists()]
     waiting = Path(tempfile.mkdtemp(dir=partial))
     moved = []
     try:
+        for path in aside:
+            moved.append((path, True))
+            path.replace(waiting / path.name)
         for path in made + [path for path in targets if path not in made]:
             moved.append((path, path.exists()))
             if path in made and path.is_file():

@@ -53,7 +53,7 @@ def check_kept(option, path, *kept, known=()):
         other = Path(each).resolve() if each is not None else None
         own = other in file.parents and file.name not in known
         if file == other or own:
-            what = f"is a file of {each}" if own else "is read"
+            what = f"is a file of {str(each)!r}" if own else "is read"
             raise Failure(f"{option} {path} {what}. Give another file.")
 
 

@@ -211,7 +211,9 @@ def check_output(path, *kept):
     into = path if stands else path.resolve().parent
     if not os.access(into, os.W_OK):
         raise Failure(f"--output {path}: {into} cannot be written to.")
-    check_kept("--output", path, *kept)
+    own = path.suffix == ".txt" and path.name not in ("vocab.txt", "merges.txt")
+    files = [each for each in kept if each and not (own and Path(each).is_dir())]
+    check_kept("--output", path, *files)
 
 
 def read_texts(arguments, input_path):

@@ -120,10 +120,12 @@ def _write(task, folder, tensors, files, max_shard_bytes):
             tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
             save_pretrained_tokenizer(tokenizer, scratch, task.template)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
+        # Without it, which comes last, a folder is no model: none is a mixture of two.
+        (folder / CONFIG_FILE).unlink(missing_ok=True)
         for path in _model_files(folder):  # of a model that stood there before
             if path.relative_to(folder) not in written:
                 path.unlink()
-        for path in sorted(written):
+        for path in sorted(written, key=lambda path: (path.name == CONFIG_FILE, path)):
             target = folder / path
             if (scratch / path).is_dir():
                 target.mkdir(exist_ok=True)

@@ -368,7 +368,8 @@ class Run:
         known = ["loss", *(metric.name for metric in self._metrics())]
         scored = []
         if training.score_validation:
-            x, y = self._pairs(self._held_out[:2])
+            different = {str(example[-1]): example for example in self._held_out}
+            x, y = self._pairs([*different.values()][:20])
             scored = self.task.score(x) if y is None else self.task.score(x, y)
         known += [f"val_{name}" for name in (*known, *scored) if self._held_out]
         if training.best not in known:

@@ -2,6 +2,7 @@
 
 import builtins
 import collections
+import contextlib
 import io
 import itertools
 import json
@@ -762,6 +763,42 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("old_limit", [10**9, 1])
+@pytest.mark.parametrize("new_limit", [10**9, 1])
+def test_a_kill_leaves_no_mixture_of_two_models(
+    tmp_path, monkeypatch, old_limit, new_limit
+):
+    class Kill(BaseException):
+        """Behind which nothing is tidied up."""
+
+    older = {"old": np.arange(4), "older": np.ones(3)}
+    newer = {"old": np.arange(4) + 1, "older": np.ones(3) + 1}
+    replace, whole = Path.replace, 0
+    for moves in itertools.count():
+        folder = tmp_path / str(moves)
+        save_tensors(folder, described(older), old_limit)
+        calls, dead = itertools.count(), []
+
+        def killed(path, target, calls=calls, moves=moves, dead=dead):
+            if dead or next(calls) == moves:
+                dead.append(path)
+                raise Kill
+            return replace(path, target)
+
+        monkeypatch.setattr(Path, "replace", killed)
+        with contextlib.suppress(Kill):
+            save_tensors(folder, described(newer), new_limit)
+        monkeypatch.setattr(Path, "replace", replace)
+        with contextlib.suppress(OSError, ValueError):  # no model, which is said
+            with open_tensors(folder) as tensors:
+                is_old = np.asarray(tensors["old"])[0] == older["old"][0]
+            assert_holds(folder, older if is_old else newer)
+            whole += 1
+        if not dead:
+            break
+    assert moves and whole
 
 
 @pytest.mark.parametrize("old_limit", [10**9, 1])

@@ -144,7 +144,7 @@ def test_a_model_that_writes_nothing_is_refused(refused, tokenizer, command, tmp
     assert "is a TextClassifier" in line and line.endswith("It writes no text.")
 
 
-def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
+def test_what_cannot_be_read_is_refused(run, refused, translator, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"abc\n\xff\n")
     assert "line 2: byte 0xff" in refused("translate", translator, "-i", bad)
@@ -168,8 +168,11 @@ def test_what_cannot_be_read_is_refused(refused, translator, tmp_path):
     weights = translator / "model.safetensors"
     before = weights.read_bytes()
     message = refused("translate", translator, "a", "-o", weights)
-    assert f"model.safetensors is a file of {translator}" in message
+    assert f"model.safetensors is a file of '{translator}'" in message
     assert weights.read_bytes() == before
+    own = translator / "out.txt"  # of somebody who works in the folder
+    for _ in range(2):
+        assert run("translate", translator, "a", "-o", own).exit_code == 0
     assert bad.read_bytes() == b"abc\n\xff\n"
 
 

@@ -513,3 +513,17 @@ def test_a_side_that_examples_have_not_is_named(moods, tmp_path, side):
     hold_out = {"validation": 0.3, "side": side}
     with pytest.raises(DataError, match=f"side: expected .* below 1.*Received: {side}"):
         read_training(moods(data={"hold_out": hold_out}), tmp_path)
+
+
+def test_what_best_needs_is_asked_of_different_targets(moods, tmp_path):
+    """The first two rows may be of one class, of which no score says much."""
+    recipe = moods(
+        training={"epochs": 1, "best": "val_roc_auc", "score_validation": True},
+        data={"train": "pairs.tsv", "validation": "pairs.tsv", "columns": [0, 1, 2]},
+    )
+    rows = [f"aaa\tbbb\t{i // 4}\n" for i in range(8)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    recipe = dataclasses.replace(
+        recipe, task="pair_scorer", task_options={"output_activation": "sigmoid"}
+    )
+    training.train(recipe, tmp_path, tmp_path / "out")
