@@ -7,9 +7,9 @@ from kzoo.exporters import onnx
 from kzoo.exporters.errors import ExportError
 from kzoo.files import sha256
 
-REPORT = "report.json"
+REPORT, SAVED_MODEL = "report.json", "saved_model.pb"
 # What holds a model itself; of variables TensorFlow knows when bits change.
-_HASHED = ("*.onnx", onnx.WEIGHTS, "saved_model.pb", "assets/*")
+_HASHED = ("*.onnx", onnx.WEIGHTS, SAVED_MODEL)
 
 
 def is_file_name(path):
@@ -48,5 +48,6 @@ def said_of(folder):
 
 def hashes(folder):
     """Name to hexadecimal SHA-256 of the files that hold a folder's model."""
-    files = sorted(file for each in _HASHED for file in folder.glob(each))
+    names = (*_HASHED, "assets/*") if (folder / SAVED_MODEL).is_file() else _HASHED
+    files = sorted(f for each in names for f in folder.glob(each) if f.is_file())
     return {file.relative_to(folder).as_posix(): sha256(file) for file in files}

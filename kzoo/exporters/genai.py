@@ -218,7 +218,12 @@ def verify(task, folder, report, own=(), new=False):
     for name, content in configs.items():
         _check_config(Path(folder) / name, content, report)
     limit = task.config.decoder.max_sequence_length  # of genai's, for all positions
-    length = max(1, min(12, limit // 2))
+    if limit < 2:
+        raise ExportError(
+            "onnxruntime-genai continues prompts, so that max_sequence_length must be "
+            f"2 or more. Received: {limit}."
+        )
+    length = min(12, limit // 2)
     ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, length), True)
     _verify(task, Path(folder), report, ids, min(task.room(8), limit - length))
     _check_tokenizer(task, Path(folder), report, new)

@@ -25,7 +25,7 @@ class ExportReport:
             two tokens were `ties`, of which the artifact took the other; where strings
             do `texts_equal`; of a user's inputs the number of `rows`.
         files: name to bytes.
-        sha256: of an ONNX folder's files that hold the model, name to digest.
+        sha256: of the files that hold a folder's model, but variables; name to digest.
         operators: function to a count of each operator (ONNX).
         opset: of ONNX.
         seconds: name of a step to its duration.

@@ -149,7 +149,7 @@ def verify(path, task, inputs=None):
         if format == "tf_saved_model":
             weights.check_tables(path, task)
         for name, graph in graphs.items():
-            weights.check_onnx(paths[name], heads[name], graph, task)
+            weights.check_onnx(paths[name], heads[name], graph, task, mode)
     report = joined(reports)
     report.files = sizes(path)
     return report

@@ -11,14 +11,14 @@ from kzoo.ops.onnx_file import node_proto
 from kzoo.ops.onnx_graph import to_numpy
 
 # Of the largest number, by dtype. Sums of adapters differ by backends in their last
-# bits, and what is rounded to fewer may then be a step off; two of 4 bits are a byte.
-_TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "int8": 0.02, "uint8": 0.07}
+# bits, and what is rounded to fewer may then be a step off (of int8 two, by its scale).
+_TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "int8": 0.02}
 _ELEMENTS = 2**22  # that are compared at a time
 # Operators whose attributes hold a tokenizer; so do all of most other domains.
 _OF_TEXT = ("RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer")
 
 
-def check_onnx(path, head, graph, task):
+def check_onnx(path, head, graph, task, mode):
     """Raises `ExportError` where a file stores another number or text than the task's.
 
     Args:
@@ -26,6 +26,7 @@ def check_onnx(path, head, graph, task):
         head: what it holds, an `onnx.ModelProto`.
         graph: the `OnnxGraph` of the same function of the task, quantised likewise.
         task: what errors name.
+        mode: how it was quantised, or `None`.
     """
     import onnx
 
@@ -41,7 +42,7 @@ def check_onnx(path, head, graph, task):
         if tensor.name in graph.initializers and tensor.name not in inputs:
             right = np.asarray(to_numpy(graph.initializers[tensor.name][2]()))
             found = onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
-            if not _alike(found, right):
+            if not _alike(found, right, packed=mode == "int4"):
                 raise ExportError(
                     f"{path} stores {tensor.name} otherwise than {task.name} has it. "
                     f"{ANOTHER}"
@@ -91,7 +92,8 @@ def check_tables(path, task):
             )
 
 
-def _alike(found, right):
+def _alike(found, right, packed=False):
+    """Whether arrays are equal, but for rounding; `packed`: a byte is two of 4 bits."""
     if right.dtype.kind in "OUS":
         pair = ([_text(x) for x in array.ravel()] for array in (found, right))
         return found.shape == right.shape and operator.eq(*pair)
@@ -104,13 +106,18 @@ def _alike(found, right):
         return True
     tolerance = _TOLERANCE.get(right.dtype.name, 0.0)
     most = max(np.nanmax(np.abs(_wide(right[part])), initial=0.0) for part in parts)
+    within = 1.0 if right.dtype == "uint8" else tolerance * most
     return all(
-        np.allclose(_wide(found[part]), _wide(right[part]), 0.0, tolerance * most, True)
+        np.allclose(
+            _wide(found[part], packed), _wide(right[part], packed), 0.0, within, True
+        )
         for part in parts
     )
 
 
-def _wide(array):
+def _wide(array, packed=False):
+    if packed and array.dtype == "uint8":
+        array = np.stack([array & 15, array >> 4])
     return array.astype("float32")
 
 

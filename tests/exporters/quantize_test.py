@@ -453,3 +453,33 @@ def test_a_task_that_keras_quantised_is_refused(tmp_path, monkeypatch):
         ExportError, match="(?s)was quantised by Keras.*quantize='int8'"
     ):
         model.export(tmp_path / "m", format="onnx", quantize="int8")
+
+
+@pytest.mark.parametrize(
+    ("mode", "change"),
+    [
+        ("int4", lambda x: x ^ 15),
+        ("int4", lambda x: (x & 0xF0) | (16 - (x & 15)) & 15),
+        ("int8_weights", lambda x: np.where(x < 128, x + 17, x - 17)),
+    ],
+)
+def test_steps_in_a_row_that_no_case_reads_are_refused(tmp_path, mode, change):
+    keras.utils.set_random_seed(0)
+    model = kzoo.CausalLM.from_size("tiny", vocabulary_size=3000, num_layers=1)
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx", functions="forward", quantize=mode)
+    verify(path, model)
+    proto = onnx.load(path)
+    tables = [
+        t
+        for t in proto.graph.initializer
+        if t.data_type == onnx.TensorProto.UINT8 and t.dims[0] == 3000
+    ]
+    assert tables
+    for table in tables:
+        array = onnx.numpy_helper.to_array(table).copy()
+        array[2500] = change(array[2500])
+        table.CopyFrom(onnx.numpy_helper.from_array(array.astype("uint8"), table.name))
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match="stores .* otherwise than"):
+        verify(path, model)

@@ -405,9 +405,10 @@ def test_far_distances_are_read(tmp_path, kind):
         verify(tmp_path / "model.onnx", model)
 
 
-def test_a_folder_may_be_named_like_a_file(tmp_path):
+def test_a_folder_may_be_named_like_a_file_and_hold_others(tmp_path):
     model = classifier("a", "b")
     model.export(tmp_path / "model", format="onnx")
+    (tmp_path / "model" / "assets" / "pictures").mkdir(parents=True)
     assert verify((tmp_path / "model").rename(tmp_path / "model.onnx"), model).checks
 
 
