@@ -585,9 +585,12 @@ class ModelConfig(_Config):
                 "ModelConfig.head_soft_cap must be positive, or None. "
                 f"Received: {self.head_soft_cap}."
             )
-        vocabulary_size = (decoder or encoder).vocabulary_size
+        sizes = [stack.vocabulary_size for stack in (decoder, encoder) if stack]
         for name in ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id"):
             token = getattr(self, name)
+            # Both sides are padded and ended.
+            both = name in ("pad_token_id", "end_token_id")
+            vocabulary_size = min(sizes) if both else sizes[0]
             if token is not None and not 0 <= token < vocabulary_size:
                 raise ValueError(
                     f"ModelConfig.{name} must be in [0, {vocabulary_size}). "
@@ -653,8 +656,17 @@ class ModelConfig(_Config):
         model = {name: value for name, value in changes.items() if name in own}
         stack = {name: value for name, value in changes.items() if name not in own}
         stack = {**SIZES[size], "vocabulary_size": vocabulary_size, **stack}
-        stack.setdefault("embedding_scale", float(stack["hidden_dim"]) ** 0.5)
+        if (
+            isinstance(stack["hidden_dim"], int) and stack["hidden_dim"] > 0
+        ):  # else the stack says what is wrong
+            stack.setdefault("embedding_scale", float(stack["hidden_dim"]) ** 0.5)
         both = architecture == "encoder_decoder"
+        for name, right in (("causal", True), ("cross_attention", both)):
+            if architecture != "encoder" and stack.get(name, right) != right:
+                raise ValueError(
+                    f"{name} of the decoder follows from architecture="
+                    f"{architecture!r}: {right}. Received: {stack[name]!r}."
+                )
         if architecture != "decoder":
             model.setdefault("encoder", StackConfig.from_dict(stack))
         if architecture != "encoder":
@@ -678,10 +690,15 @@ def arguments_of(thing):
     """The arguments of `__init__` that a thing of kzoo keeps as attributes, a dict."""
     kinds = (k for k in type(thing).__mro__ if k.__module__.startswith("kzoo."))
     inits = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
-    names = dict.fromkeys(
-        n for each in inits for n in inspect.signature(each).parameters
+    known = (
+        argument
+        for each in inits
+        for argument in list(inspect.signature(each).parameters.values())[1:]
     )
-    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    names = dict.fromkeys(
+        a.name for a in known if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)
+    )
+    return {name: getattr(thing, name) for name in names}
 
 
 def load_config(path):

@@ -390,3 +390,31 @@ def test_what_follows_from_other_fields_follows_from_the_new_ones():
     assert yarn.replace(factor=32.0).attention_factor == pytest.approx(
         0.1 * math.log(32) + 1
     )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("decoder", dict(causal=False)),
+        ("decoder", dict(cross_attention=True)),
+        ("encoder_decoder", dict(cross_attention=False)),
+    ],
+)
+def test_what_an_architecture_says_cannot_be_said_otherwise(architecture, changes):
+    with pytest.raises(ValueError, match="of the decoder follows from architecture="):
+        ModelConfig.from_size("tiny", architecture, 10, **changes)
+
+
+def test_padding_and_end_are_in_both_tables():
+    encoder = StackConfig(vocabulary_size=4)
+    decoder = StackConfig(vocabulary_size=20, causal=True, cross_attention=True)
+    for name in ("pad_token_id", "end_token_id"):
+        with pytest.raises(ValueError, match=rf"{name} must be in \[0, 4\)"):
+            ModelConfig(encoder=encoder, decoder=decoder, **{name: 5})
+    assert ModelConfig(encoder=encoder, decoder=decoder, start_token_id=5)
+
+
+@pytest.mark.parametrize("width", [-64, None, 0])
+def test_a_width_that_is_none_is_named(width):
+    with pytest.raises(ValueError, match="hidden_dim"):
+        ModelConfig.from_size("tiny", "decoder", 10, hidden_dim=width)

@@ -64,6 +64,16 @@ class Attention(Configured):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        for name, value in (
+            ("num_heads", num_heads),
+            ("num_key_value_heads", num_key_value_heads),
+            ("head_dim", head_dim),
+            ("soft_cap", soft_cap),
+        ):
+            if value is not None and not value > 0:
+                raise ValueError(
+                    f"Attention.{name} must be more than 0. Received: {value}."
+                )
         if head_dim is None and hidden_dim % num_heads:
             raise ValueError(
                 "Attention needs hidden_dim to be a multiple of num_heads, or a "

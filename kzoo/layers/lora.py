@@ -82,9 +82,17 @@ class LoRA:
         return keras.ops.cast(total, matrix.dtype)
 
     def merge_lora(self):
-        """Makes the matrix the sum, and removes the adapters."""
+        """Makes the matrix the sum, and removes the adapters.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if not self.lora_enabled:
+            raise ValueError(f"{self.name} has no adapters to merge.")
         matrix, *adapters = self.lora_variables()
         matrix.assign(self.lora_sum())
+        # Functions that TensorFlow has traced go on adding them.
+        adapters[1].assign(keras.ops.zeros(adapters[1].shape, adapters[1].dtype))
         matrix.trainable = True
         for adapter, end in zip(adapters, "ab", strict=True):
             self._untrack_variable(adapter)

@@ -32,7 +32,10 @@ def sinusoids(positions, frequencies, phases, limit):
         # The rows of a batch share positions.
         table = sinusoids(ops.arange(limit), frequencies, phases, limit)
         return ops.take(table, positions)
-    positions = ops.expand_dims(ops.cast(positions, "float64"), -1)
+    # Where JAX comes here it asks for shapes alone, of a model of `keras.Input`.
+    shapes = keras.backend.backend() == "jax" and not ops.is_onnx(positions)
+    wide = "float32" if shapes else "float64"
+    positions = ops.expand_dims(ops.cast(positions, wide), -1)
     frequencies, phases = (_constant(x, positions) for x in (frequencies, phases))
     return ops.cast(ops.sin(positions * frequencies + phases), "float32")
 
@@ -41,7 +44,7 @@ def _constant(array, like):
     """`array` as a tensor where `like` is one: torch multiplies no numpy arrays."""
     if ops.is_onnx(like):
         return array
-    return keras.ops.convert_to_tensor(array, str(array.dtype))
+    return keras.ops.convert_to_tensor(array, like.dtype)
 
 
 def sinusoidal_positions(positions, hidden_dim, limit, layout="interleaved"):
@@ -213,6 +216,14 @@ class RelativeBias(Configured):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        half = num_buckets // 2 if bidirectional else num_buckets
+        if half < 2 or (bidirectional and num_buckets % 2) or max_distance <= half // 2:
+            raise ValueError(
+                "RelativeBias needs 2 buckets or more for each direction, as many for "
+                "both, and a max_distance beyond those of one distance, half of them. "
+                f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
+                f"bidirectional={bidirectional}."
+            )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)

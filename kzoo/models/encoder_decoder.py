@@ -6,20 +6,23 @@ from kzoo.config import ModelConfig
 from kzoo.models.stack import Decoder, Encoder, Model
 
 
-def make_stacks(config, dtype=None):
+def make_stacks(config, dtype=None, tables=(None, None)):
     """The encoder and the decoder of a `ModelConfig` (`None` where it has none).
 
-    With `share_embeddings` the decoder uses the encoder's token table.
+    With `share_embeddings` the decoder uses the encoder's token table. `tables` are
+    those of both, made where they are `None`.
     """
     encoder = decoder = None
     if config.encoder:
-        encoder = Encoder(config.encoder, dtype=dtype, name="encoder")
+        encoder = Encoder(
+            config.encoder, token_embedding=tables[0], dtype=dtype, name="encoder"
+        )
     if config.decoder:
         decoder = Decoder(
             config.decoder,
             token_embedding=encoder.token_embedding
             if config.share_embeddings
-            else None,
+            else tables[1],
             memory_dim=config.encoder.hidden_dim if config.encoder else None,
             dtype=dtype,
             name="decoder",
@@ -35,17 +38,22 @@ class EncoderDecoder(Model):
 
     Args:
         config: a `ModelConfig` with both stacks.
+        token_embeddings: the token tables of encoder and decoder, `TokenEmbedding`
+            that somebody builds, or `None` for its own.
     """
 
-    def __init__(self, config, **kwargs):
-        if config.architecture != "encoder_decoder":
+    def __init__(self, config, token_embeddings=(None, None), **kwargs):
+        found = getattr(config, "architecture", type(config).__name__)
+        if found != "encoder_decoder":
             raise ValueError(
-                "EncoderDecoder needs a config with an encoder and a decoder. "
-                f"Received: {config.architecture}."
+                "EncoderDecoder needs a ModelConfig with an encoder and a decoder. "
+                f"Received: {found}."
             )
         super().__init__(**kwargs)
         self.config = config
-        self.encoder, self.decoder = make_stacks(config, self.dtype_policy)
+        self.encoder, self.decoder = make_stacks(
+            config, self.dtype_policy, token_embeddings
+        )
 
     def build(self, *_):
         """Builds both stacks."""
@@ -85,11 +93,29 @@ class EncoderDecoder(Model):
         )
 
     def get_config(self):
-        """The config, for `from_config`."""
-        return {**super().get_config(), "config": self.config.to_dict()}
+        """The arguments of `__init__`; Keras knows the token tables by name."""
+        stacks = [
+            self.encoder,
+            *([] if self.config.share_embeddings else [self.decoder]),
+        ]
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "token_embeddings": [stack.described_table() for stack in stacks],
+        }
 
     @classmethod
     def from_config(cls, config):
         """Builds the model from `get_config`'s result."""
         config = dict(config)
-        return cls(ModelConfig.from_dict(config.pop("config")), **config)
+        described = config.pop("token_embeddings", ())
+        config["config"] = ModelConfig.from_dict(config["config"])
+        tables = [keras.saving.deserialize_keras_object(each) for each in described]
+        made = cls(**config)
+        stacks = [made.encoder, made.decoder][: len(tables)]
+        if not tables or not all(s.fits(t) for s, t in zip(stacks, tables)):
+            return made  # the config was edited, or an older kzoo wrote it
+        made = cls(token_embeddings=(*tables, None)[:2], **config)
+        for stack in [made.encoder, made.decoder][: len(tables)]:
+            stack.shares_embedding = False  # built with its stack, as before
+        return made

@@ -539,6 +539,16 @@ class Stack(Model):
 
     def get_config(self):
         """The arguments of `__init__`; the token table is named where it is shared."""
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "memory_dim": self.memory_dim,
+            "token_embedding": self.described_table(),
+            "shares_embedding": self.shares_embedding,
+        }
+
+    def described_table(self):
+        """The token table as Keras names it, for the config of who makes this stack."""
         table = self.token_embedding
         # Of an object inside a config Keras notes that it is shared from the second on,
         # so that the first, of the stack whose it is, would become another one.
@@ -546,13 +556,13 @@ class Stack(Model):
         table = keras.saving.serialize_keras_object(table)
         if not self.shares_embedding:
             table.pop("build_config", None)  # built with this stack, below its path
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "memory_dim": self.memory_dim,
-            "token_embedding": table,
-            "shares_embedding": self.shares_embedding,
-        }
+        return table
+
+    def fits(self, table):
+        """Whether a token table is of the sizes and the dtype of this stack."""
+        config = self.config
+        own = config.vocabulary_size, config.embedding_width, self.dtype_policy.name
+        return own == (table.input_dim, table.output_dim, table.dtype_policy.name)
 
     @classmethod
     def from_config(cls, config):
@@ -565,13 +575,18 @@ class Stack(Model):
         stack = cls(token_embedding=table, **config)
         if table is None:
             return stack
-        rows, width = stack.config.vocabulary_size, stack.config.embedding_width
-        own = rows, width, stack.dtype_policy.name
-        found = table.input_dim, table.output_dim, table.dtype_policy.name
-        if not shares and found != own:  # the config was edited
+        if not (shares or stack.fits(table)):  # the config was edited
             return cls(**config)
         stack.shares_embedding = shares and table.built
         return stack
+
+
+def _check_kind(config):
+    if not isinstance(config, StackConfig):
+        raise TypeError(
+            "config must be a StackConfig, such as config.encoder of a ModelConfig. "
+            f"Received: {type(config).__name__}."
+        )
 
 
 def _key_mask(padding_mask):
@@ -601,6 +616,7 @@ class Encoder(Stack):
     """
 
     def __init__(self, config, **kwargs):
+        _check_kind(config)
         if config.causal or config.cross_attention:
             raise ValueError(
                 "Encoder needs causal=False and cross_attention=False. Received: "
@@ -619,6 +635,7 @@ class Decoder(Stack):
     """
 
     def __init__(self, config, **kwargs):
+        _check_kind(config)
         if not config.causal:
             raise ValueError("Decoder needs a config with causal=True.")
         super().__init__(config, **kwargs)

@@ -467,3 +467,15 @@ def test_masks_are_truths_or_0_and_1_not_floats():
     added = np.where(SELF_MASK, 0.0, -1e9).astype("float32")
     with pytest.raises(ValueError, match="Received: float32. Of a mask that is added"):
         layer(X, attention_mask=added)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [dict(num_heads=0), dict(num_key_value_heads=0), dict(head_dim=0),
+     dict(soft_cap=0.0), dict(soft_cap=-1.0)],
+)  # fmt: skip
+def test_numbers_that_must_be_positive_are(changes):
+    with pytest.raises(
+        ValueError, match=f"Attention.{[*changes][0]} must be more than"
+    ):
+        Attention(**{"hidden_dim": 8, "num_heads": 2, **changes})

@@ -88,3 +88,21 @@ def test_dropout_has_the_noise_of_its_shape():
     y = to_numpy(layer(np.ones((4, T, 64), "float32"), training=True))
     np.testing.assert_array_equal(y, np.repeat(y[:, :1], T, axis=1))
     assert 0.3 < (y == 0).mean() < 0.7
+
+
+@pytest.mark.parametrize("make", [lambda: Dense(3), lambda: Embedding(9, 3)])
+def test_a_compiled_model_of_keras_computes_the_same_when_merged(make):
+    """A function that was traced before goes on with the adapters."""
+    layer = make()
+    ids = isinstance(layer, Embedding)
+    inputs = keras.Input((4,), dtype="int32" if ids else "float32")
+    model = keras.Model(inputs, layer(inputs))
+    layer.enable_lora(2)
+    model.compile("sgd", "mse")
+    x = np.arange(4)[None] if ids else np.ones((1, 4))
+    model.fit(x, np.ones((1, *model.output_shape[1:])), epochs=5, verbose=0)
+    before = model.predict(x, verbose=0)
+    layer.merge_lora()
+    np.testing.assert_allclose(model.predict(x, verbose=0), before, atol=1e-6)
+    with pytest.raises(ValueError, match="no adapters to merge"):
+        layer.merge_lora()

@@ -88,3 +88,9 @@ def test_relative_bias_is_a_layer(bidirectional, tmp_path):
         (1, 3, 4, 6),
         tmp_path,
     )
+
+
+@pytest.mark.parametrize("arguments", [(32, 8), (2, 16), (7, 64), (1, 9, False)])
+def test_buckets_that_cannot_be_are_refused(arguments):
+    with pytest.raises(ValueError, match="2 buckets or more for each direction"):
+        RelativeBias(1, *arguments)

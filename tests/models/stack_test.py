@@ -576,3 +576,37 @@ def test_ids_masks_and_segments_of_another_shape_are_refused():
     for shape in ((None,), (4,)):  # what is symbolic is unknown, and fits
         inputs = [keras.Input(shape, dtype=dtype) for dtype in ("int32", "bool")]
         Encoder(stack(positions="none"))(inputs[0], padding_mask=inputs[1])
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_head_tied_to_a_table_of_both_stacks_loads(tmp_path, share, side):
+    config = ModelConfig.from_size(
+        "tiny", "encoder_decoder", 20, share_embeddings=share, num_layers=1
+    )
+    stacks = EncoderDecoder(config)
+    ids = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    table = getattr(stacks, side).token_embedding
+    states = stacks(*ids)
+    model = keras.Model(ids, LanguageModelHead(20, 64, tied_to=table)(states))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    inputs = [np.array([[3, 4, 5]]), np.array([[1, 2]])]
+    found = loaded.predict(inputs, verbose=0)
+    np.testing.assert_array_equal(found, model.predict(inputs, verbose=0))
+    edited = {**stacks.get_config(), "config": config.replace_in_stacks(
+        vocabulary_size=9).to_dict()}  # fmt: skip
+    assert EncoderDecoder.from_config(edited).encoder.config.vocabulary_size == 9
+
+
+def test_a_stack_says_which_config_it_needs():
+    config = ModelConfig.from_size("tiny", "encoder", 9)
+    with pytest.raises(
+        TypeError, match="must be a StackConfig, such as config.encoder"
+    ):
+        Encoder(config)
+    with pytest.raises(
+        ValueError, match="needs a ModelConfig .* Received: StackConfig"
+    ):
+        EncoderDecoder(config.encoder)
