@@ -267,7 +267,10 @@ class BucketedBatches(Batches):
         for name, (values, offsets) in self._columns.items():
             if offsets is None:
                 size = (rows, *values.shape[1:])
-                batch[name] = np.full(size, self._pads[name], values.dtype)
+                pad = self._pads[name]
+                whole = float(pad).is_integer()  # else no integer says what is left out
+                kind = values.dtype if whole else np.float32
+                batch[name] = np.full(size, pad, kind)
                 batch[name][: len(chosen)] = values[chosen]
                 continue
             batch[name] = np.full((rows, shape[feature]), self._pads[name], np.int32)

@@ -15,6 +15,7 @@ import numpy as np
 
 from kzoo.data.batches import BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
+from kzoo.data.padding import int32
 
 TooLong = Literal["error", "truncate", "drop"]
 Remainder = Literal["fill", "drop", "keep"]
@@ -189,7 +190,7 @@ def _flatten(name, sequences):
             f"{name!r} must hold flat sequences of integer ids. "
             f"Received: dtype {values.dtype}, {values.ndim} axes."
         )
-    return values.astype(np.int32), offsets.astype(np.int64)
+    return int32(repr(name), values), offsets.astype(np.int64)
 
 
 def _numbers(name, values):
@@ -199,7 +200,9 @@ def _numbers(name, values):
             f"{name!r} must hold a sequence of ids, a number or a vector an example. "
             f"Received: dtype {array.dtype}, {array.ndim} axes."
         )
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32), None
+    if array.dtype.kind == "f":
+        return array.astype(np.float32), None
+    return int32(repr(name), array), None
 
 
 def _shapes(buckets, sequences):

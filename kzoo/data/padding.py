@@ -31,11 +31,34 @@ def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):
     batch = np.full((len(sequences), round_up(length, multiple)), pad_id, np.int32)
     for row, sequence in zip(batch, sequences, strict=True):
         if len(sequence):
+            sequence = int32("ids", sequence)
             if side == "right":
                 row[: len(sequence)] = sequence
             else:
                 row[-len(sequence) :] = sequence
     return batch
+
+
+def int32(name, values):
+    """Integers as int32.
+
+    Args:
+        name: that an error gives them.
+        values: an array, or what becomes one.
+
+    Raises:
+        TypeError: they are no integers.
+        ValueError: one is beyond int32, where it would become another.
+    """
+    values = np.asarray(values)
+    if values.size and values.dtype.kind not in "iub":
+        raise TypeError(f"{name} must be integers. Received: dtype {values.dtype}.")
+    if values.dtype.itemsize >= 4 and values.dtype != np.int32 and values.size:
+        limits = np.iinfo(np.int32)
+        for value in (values.min(), values.max()):
+            if not limits.min <= value <= limits.max:
+                raise ValueError(f"{name} must fit in int32. Received: {value}.")
+    return values.astype(np.int32)
 
 
 def packed_blocks(ids, length, *, overlap=0):
@@ -56,7 +79,7 @@ def packed_blocks(ids, length, *, overlap=0):
     Raises:
         ValueError: too few ids, ids that are not flat, or an overlap out of range.
     """
-    ids = np.asarray(ids, np.int32)
+    ids = int32("ids", ids)
     if ids.ndim != 1:
         raise ValueError(
             "packed_blocks expects one flat sequence of ids. "

@@ -160,6 +160,7 @@ class SearchOptions:
                 "processors must be functions of (scores, context). "
                 f"Received: {self.processors!r}."
             )
+        object.__setattr__(self, "processors", tuple(self.processors))
         stops = [self.stop] if isinstance(self.stop, str) else self.stop
         stops = tuple(_listed("stop", "a string or several", stops))
         object.__setattr__(self, "stop", stops)

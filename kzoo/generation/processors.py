@@ -154,10 +154,14 @@ def applied(processor, scores, context):
             for a, b in zip(shape, right)
         ):
             raise ValueError(f"its result has the shape {shape}")
-        if "float" not in str(result.dtype):
+        if str(result.dtype) not in str(scores.dtype):
             raise ValueError(f"its result is {result.dtype}")
+        if right[0] is None and not ops.is_onnx(scores):  # TensorFlow, for any batch
+            same = ops.equal(ops.dim(result, 0), ops.dim(scores, 0))
+            message = f"The processor {processor!r} gives another number of rows."
+            result = ops.required(result, same, message)
         return result
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, NotImplementedError) as error:
         raise ValueError(
             f"The processor {processor!r} failed: {error}. It must be a function of "
             "scores float32 (R, V) and a kzoo.generation.Context to scores of that "

@@ -46,17 +46,15 @@ def training_curve(history, *, title=None, validation_freq=None):
             places = epochs
             if values and len(values) != len(epochs):
                 places = _validated(epochs, len(values), validation_freq)
-            points = [
-                (epoch, value)
-                for epoch, value in zip(places, values)
-                if value is not None and math.isfinite(value)
-            ]
+            points = [each for each in zip(places, values) if each[1] is not None]
+            # Where it is no number, the line has a gap.
+            gaps = [(x, y if math.isfinite(y) else math.nan) for x, y in points]
+            points = [(x, y) for x, y in gaps if not math.isnan(y)]
             if not points:
                 continue
             x, y = zip(*points, strict=True)
             axes.plot(
-                x,
-                y,
+                *zip(*gaps, strict=True),
                 color=color,
                 label=label,
                 marker="o" if len(x) < 20 else None,

@@ -252,7 +252,8 @@ class EncoderTask(LearnsText, Exports):
 
     def _targets_beside(self, x, y, weights):
         y = super()._targets_beside(x, y, weights)
-        if y is None and self.needs_targets and isinstance(x, (dict, np.ndarray)):
+        learns = self.needs_targets and getattr(self, "loss", None) is not None
+        if y is None and learns and isinstance(x, (dict, np.ndarray)):
             self._check_targets(x, y)
         own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
         # Distributions are of floats, and Keras says what is wrong with ragged lists.
@@ -295,8 +296,8 @@ class EncoderTask(LearnsText, Exports):
             **kwargs: of Keras's `predict`, for anything but strings.
 
         Returns:
-            What `call` gives, a row an example, as a numpy array; of strings what the
-            task's class says, if it says another.
+            What `call` gives, a row an example, as a numpy array; of strings whose
+            results differ in length a list of arrays, as the task's class says.
         """
         x = self._checked_examples(x)
         if not is_text(x):

@@ -71,8 +71,17 @@ class QuestionAnswering(PredictionTask):
     texts_per_example = (2,)
     output_axes = {"start_logits": ("sequence",), "end_logits": ("sequence",)}
 
-    def __init__(self, config, tokenizer=None, **kwargs):
-        super().__init__(config, 2, tokenizer, **kwargs)
+    def __init__(
+        self,
+        config,
+        tokenizer=None,
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
+        **kwargs,
+    ):
+        own = (hidden_activation, head_dropout, max_length)
+        super().__init__(config, 2, tokenizer, *own, **kwargs)
         if self._limit is not None and self._limit < 8:
             raise ValueError(
                 "max_length, or the learned positions, must be at least 8, to hold a "

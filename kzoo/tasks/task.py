@@ -336,7 +336,8 @@ class Task(FineTunes, Model):
                 schedule), else with a learning rate of 5e-4.
             loss: by default the task's, such as `MaskedCrossEntropy`, which is reported
                 as a mean over the targets of an epoch; another loss is as Keras does,
-                over its rows, and has to leave out targets of `ignore_id` by itself.
+                over its rows, and has to leave out targets of `ignore_id` by itself; a
+                cross-entropy without `from_logits=True` is a warning.
             metrics: by default the task's, such as accuracy; weighted by targets. Of a
                 task whose targets are sequences `"accuracy"` leaves out those of
                 `ignore_id`, and Keras's other metrics, which do not, are a warning.
@@ -344,9 +345,8 @@ class Task(FineTunes, Model):
             **kwargs: of Keras's `compile`.
 
         Raises:
-            ValueError: `label_smoothing` with a loss of your own; a loss or a metric
-                whose `ignore_id` is not the task's; or a loss of Keras that takes
-                logits for probabilities.
+            ValueError: `label_smoothing` with a loss of your own; or a loss or a metric
+                whose `ignore_id` is not the task's.
         """
         if label_smoothing and loss != "auto":
             advice = f"Give MaskedCrossEntropy({label_smoothing}, ignore_id="
@@ -409,7 +409,7 @@ class Task(FineTunes, Model):
                 )
 
     def _check_reads_logits(self, losses):
-        """Raises `ValueError` for a cross-entropy of Keras that reads probabilities."""
+        """Warns of a cross-entropy of Keras that takes logits for probabilities."""
         for each in losses:
             loss = keras.losses.get(each) if isinstance(each, str) else each
             if not getattr(loss, "__module__", "").startswith("keras."):
@@ -419,10 +419,11 @@ class Task(FineTunes, Model):
                 known = inspect.signature(loss).parameters.get("from_logits")
                 reads_logits = known is None or known.default
             if not reads_logits:
-                raise ValueError(
+                warnings.warn(
                     f"{self.name} gives logits, and the loss reads probabilities: "
                     f"{each!r}. Leave the loss out, or give a class of keras.losses "
-                    "with from_logits=True."
+                    "with from_logits=True.",
+                    stacklevel=3,
                 )
 
     def _without_filling(self, metrics):

@@ -540,7 +540,7 @@ class LearnsText(Task):
             spec = dataset.element_spec
             texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
-            named = isinstance(texts[0] if isinstance(texts, tuple) else texts, dict)
+            named = self._names_columns(texts[0] if isinstance(texts, tuple) else texts)
             if not (any(strings) if named else strings[0]):
                 return dataset
             weights = spec[2:] if isinstance(spec, tuple) else ()
@@ -585,6 +585,10 @@ class LearnsText(Task):
             return open_tf_data(lambda: iter(batches), example, _widths(example))
         return dataset
 
+    def _names_columns(self, part):
+        """Whether a part of an element is a dict of what are no inputs."""
+        return isinstance(part, dict) and not {*self._signature()} & {*part}
+
     def _refused_strings(self, element):
         return ValueError(
             f"{self.name} reads pipelines of strings: text, (source, target), or "
@@ -595,7 +599,8 @@ class LearnsText(Task):
     def _tokenized_element(self, element):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
-            if any(np.asarray(part).dtype.kind in "USO" for part in first.values()):
+            kinds = {np.asarray(part).dtype.kind for part in first.values()}
+            if self._names_columns(first) and kinds & {*"USO"}:
                 raise self._refused_strings(element)
             return element
         return self._encoded(columns_of(element))

@@ -59,10 +59,14 @@ class TokenClassifier(PredictionTask):
         labels=None,
         num_classes=None,
         tokenizer=None,
+        hidden_activation=None,
+        head_dropout=0.1,
+        max_length=None,
         **kwargs,
     ):
         own_labels, count = check_labels(labels, num_classes)
-        super().__init__(config, count, tokenizer, **kwargs)
+        own = (hidden_activation, head_dropout, max_length)
+        super().__init__(config, count, tokenizer, *own, **kwargs)
         if self._limit is not None and self._limit < 3:
             raise ValueError(
                 "The learned positions must hold start, a token and end: at least 3. "

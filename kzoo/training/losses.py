@@ -423,12 +423,13 @@ class ContrastiveLoss(Configured, MaskedLoss):
 
     def weights(self, y_true, sample_weight=None):
         """The weight of each anchor: `sample_weight` or 1, and 0 in a filling row."""
-        return token_weights(y_true, 0, sample_weight)
+        real = ops.cast(ops.cast(y_true, "float32") != 0, "int32")
+        return token_weights(real, 0, sample_weight)
 
     def call(self, y_true, y_pred):
         """The loss of each anchor, float32 (B,); 0 in a filling row."""
         _check_texts(y_pred, None, "ContrastiveLoss learns from pairs or triples")
-        counts = ops.reshape(ops.cast(y_true, "int32") != 0, (-1,))
+        counts = ops.reshape(ops.cast(y_true, "float32") != 0, (-1,))
         vectors = unit_vectors(y_pred)
         anchors, others = vectors[:, 0], vectors[:, 1:]
         right = ops.sum(anchors * others[:, 0], axis=-1) / self.temperature
@@ -485,6 +486,14 @@ def _numbers(y_true, y_pred):
     y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
     if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
         y_true = ops.reshape(y_true, ops.shape(y_pred))
+    elif _rank(y_pred) is not None:
+        shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
+        short, long = shapes[0] + (1,) * (len(shapes[1]) - len(shapes[0])), shapes[1]
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(short, long)):
+            raise ValueError(
+                "Predictions must have the shape of their targets, or one axis of 1 "
+                f"more. Received: {tuple(y_pred.shape)} for {tuple(y_true.shape)}."
+            )
     return y_true, ops.reshape(y_pred, ops.shape(y_true))
 
 

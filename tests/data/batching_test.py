@@ -533,3 +533,31 @@ def test_a_text_shorter_than_a_stretch_is_refused():
     assert RandomStretches(np.arange(8), 8, 1)[0]["token_ids"].tolist() == [[*range(8)]]
     with pytest.raises(ValueError, match="7 ids, fewer than length=8"):
         RandomStretches(np.arange(7), 8, 1)
+
+
+@pytest.mark.parametrize("wrong", [2**31, -(2**31) - 1, 2**32 + 5])
+def test_what_int32_cannot_hold_is_refused(wrong):
+    """It would wrap to another id, or to another class."""
+    for examples in (
+        {"token_ids": [[wrong, 1]]},
+        {"token_ids": [[1]], "label": [wrong]},
+    ):
+        with pytest.raises(ValueError, match=f"must fit in int32. Received: {wrong}"):
+            bucketed_batches(examples, batch_size=1)
+    for verb in (
+        lambda ids: packed_blocks(ids, 2),
+        lambda ids: padded_batch([ids]),
+    ):
+        with pytest.raises(ValueError, match=f"must fit in int32. Received: {wrong}"):
+            verb(np.array([wrong, 1]))
+        with pytest.raises(TypeError, match="must be integers. Received: dtype float"):
+            verb([1.9, 2.2])
+
+
+def test_a_pad_that_is_no_integer_is_kept_beside_integers():
+    examples = {"token_ids": [[1], [2], [3]], "y": [1, 2, 3]}
+    (batch,) = bucketed_batches(
+        examples, batch_size=4, pad_ids={"y": np.nan}, remainder="fill"
+    )
+    assert batch["y"].dtype == np.float32
+    np.testing.assert_array_equal(np.sort(batch["y"]), [1, 2, 3, np.nan])

@@ -532,3 +532,33 @@ def test_a_mask_of_another_shape_is_named():
         model.generate(inputs)
     with pytest.raises(ValueError, match="A file holds those processors that the ta"):
         model.search_inputs(processors=[lambda scores, context: scores])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            lambda s, c: ops.slice_axis(s, 0, 1, axis=0),
+            "the shape|another number of rows",
+        ),
+        (lambda s, c: ops.cast(s, "float16"), "is .*float16"),
+        (lambda s, c: np.asarray(s)[:, :-1], "The processor .* failed"),
+    ],
+)
+def test_scores_of_another_kind_are_refused_in_every_search(wrong, message):
+    errors = ValueError
+    if keras.backend.backend() == "tensorflow":  # where a batch has any size
+        import tensorflow as tf
+
+        errors = (ValueError, tf.errors.InvalidArgumentError)
+    for options in ({}, dict(beams=2), dict(temperature=1.0)):
+        with pytest.raises(errors, match=message):
+            causal().generate(
+                [[4, 5], [5], [6]], max_new_tokens=2, processors=[wrong], **options
+            )
+
+
+def test_a_list_of_processors_is_that_of_the_files():
+    model = causal()
+    model.processors = [lambda scores, context: scores]
+    assert model.search_inputs("onnx", max_new_tokens=3)

@@ -40,10 +40,10 @@ def test_keras_history_and_a_dict_are_drawn_alike():
     assert lines(plots.training_curve(of_keras)) == lines(plots.training_curve(series))
 
 
-def test_an_epoch_without_a_number_is_left_out():
+def test_an_epoch_without_a_number_is_a_gap():
     rows = [dict(ROWS[0], loss=math.nan), {"epoch": 5, "loss": 0.5}]
     drawn = lines(plots.training_curve(rows))
-    assert drawn["loss", "training"] == ([5], [0.5])
+    np.testing.assert_array_equal(drawn["loss", "training"], ([3, 5], [math.nan, 0.5]))
     assert drawn["loss", "validation"] == ([3], [2.5])
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -79,13 +80,26 @@ def test_a_class_an_example_is_measured_as_keras_does():
         [keras.losses.BinaryFocalCrossentropy()],
     ],
 )
-def test_a_loss_of_probabilities_is_refused(loss):
+def test_a_loss_of_probabilities_is_a_warning(loss):
     """Keras would take logits for them, and learn from wrong numbers."""
     model = kzoo.TextClassifier.from_size("tiny", TOKENIZER, num_classes=3, **SMALL)
-    with pytest.raises(ValueError, match="gives logits, .* with from_logits=True"):
+    with pytest.warns(UserWarning, match="gives logits, .* with from_logits=True"):
         model.compile("sgd", loss)
-    for right in ("mse", lambda y, logits: keras.ops.sum(logits), None, "hinge"):
-        model.compile("sgd", right)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for right in ("mse", lambda y, logits: keras.ops.sum(logits), None, "hinge"):
+            model.compile("sgd", right)
+
+
+def test_a_loss_of_one_s_own_may_need_no_targets():
+    class Own(kzoo.TextClassifier):
+        def compute_loss(self, x=None, y=None, y_pred=None, *args, **kwargs):
+            return keras.ops.mean(y_pred**2)
+
+    model = Own.from_size("tiny", TOKENIZER, num_classes=3, **SMALL)
+    model.compile("sgd", loss=None, metrics=None)
+    ids, _ = model.encode_text(WORDS[:4])
+    assert np.isfinite(model.fit(ids, verbose=0).history["loss"]).all()
 
 
 def test_steps_per_execution_must_divide_an_epoch():

@@ -458,3 +458,20 @@ def test_losses_of_embeddings_name_what_does_not_fit():
     for vectors in (single, np.ones((2, 1, 4))):
         with pytest.raises(ValueError, match="pairs or triples"):
             ContrastiveLoss()([1, 1], vectors)
+
+
+def test_predictions_of_another_shape_are_refused():
+    y = keras.ops.ones((2, 3))
+    with pytest.raises(ValueError, match=r"Received: \(3, 2\) for \(2, 3\)"):
+        MaskedSquaredError()(y, keras.ops.ones((3, 2)))
+    for right in ((2, 3), (2, 3, 1)):
+        assert float(MaskedSquaredError()(y, keras.ops.ones(right))) == 0.0
+
+
+def test_a_score_below_one_is_no_filling_row():
+    vectors = np.random.default_rng(0).normal(size=(4, 2, 5)).astype("float32")
+    losses = [
+        float(ContrastiveLoss()(keras.ops.convert_to_tensor(y), vectors))
+        for y in ([1.0] * 4, [0.9] * 4, [True] * 4, [1, 1, 1, 1])
+    ]
+    assert losses[0] > 0 and losses[1:] == losses[:1] * 3
