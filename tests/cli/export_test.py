@@ -199,7 +199,7 @@ def test_no_file_of_the_model_and_none_that_is_read_is_replaced(
     config = (writer / "config.json").read_bytes()
     texts.write_text("abc")
     export = ("export", writer, "--out", path)
-    assert f"is a file of {writer}" in refused(
+    assert f"is a file of '{writer}'" in refused(
         *export, "--report", writer / "config.json"
     )
     assert not path.exists() and run(*export).exit_code == 0
