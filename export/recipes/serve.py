@@ -184,12 +184,14 @@ def main():
     parser.add_argument("--most-new-tokens", type=int, default=1024, help="a request")
     parser.add_argument("--most-beams", type=int, default=32, help="a request")
     asked = parser.parse_args()
+    if not 0 <= asked.port < 2**16:
+        parser.error(f"--port must be in [0, {2**16}). Received: {asked.port}.")
     limits = asked.most_new_tokens, asked.most_beams
     try:
         app = service(asked.folder, asked.threads, *limits)
-        uvicorn.run(app, host=asked.host, port=asked.port)
     except Exception as error:  # onnxruntime's errors share no base
         parser.error(f"{asked.folder} cannot be served: {error}")
+    uvicorn.run(app, host=asked.host, port=asked.port)
 
 
 if __name__ == "__main__":

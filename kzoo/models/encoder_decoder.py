@@ -111,11 +111,10 @@ class EncoderDecoder(Model):
         described = config.pop("token_embeddings", ())
         config["config"] = ModelConfig.from_dict(config["config"])
         tables = [keras.saving.deserialize_keras_object(each) for each in described]
-        made = cls(**config)
+        made = cls(token_embeddings=(*tables, None, None)[:2], **config)
         stacks = [made.encoder, made.decoder][: len(tables)]
-        if not tables or not all(s.fits(t) for s, t in zip(stacks, tables)):
-            return made  # the config was edited, or an older kzoo wrote it
-        made = cls(token_embeddings=(*tables, None)[:2], **config)
-        for stack in [made.encoder, made.decoder][: len(tables)]:
+        if not all(s.fits(t) for s, t in zip(stacks, tables)):  # the config was edited
+            return cls(**config)
+        for stack in stacks:
             stack.shares_embedding = False  # built with its stack, as before
         return made

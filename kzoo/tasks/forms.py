@@ -32,10 +32,11 @@ def as_list(x):
     ):
         return x
     first = next((cell for cell in x if not _is_missing(cell)), None)
-    plain = isinstance(x, (list, tuple, np.ndarray))
-    if len(x) and not is_text([_cell(first)]) or plain and _cell(first) is first:
+    cell = _cell(first)
+    as_they_are = isinstance(x, (list, tuple, np.ndarray)) and cell is first
+    if as_they_are or (len(x) and not is_text([cell])):
         return x
-    return [_cell(cell) for cell in x]
+    return [_cell(each) for each in x]
 
 
 def _is_missing(cell):

@@ -599,8 +599,9 @@ class LearnsText(Task):
     def _tokenized_element(self, element):
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
-            kinds = {np.asarray(part).dtype.kind for part in first.values()}
-            if self._names_columns(first) and kinds & {*"USO"}:
+            if self._names_columns(first) and any(
+                np.asarray(part).dtype.kind in "USO" for part in first.values()
+            ):
                 raise self._refused_strings(element)
             return element
         return self._encoded(columns_of(element))
