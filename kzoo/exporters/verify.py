@@ -147,7 +147,7 @@ def verify(path, task, inputs=None):
     _check_unchanged(path, said)
     with lora_merged(task):
         if format == "tf_saved_model":
-            weights.check_tables(path, task)
+            weights.check_tables(path, task.named_variables())
         for name, graph in graphs.items():
             weights.check_onnx(paths[name], heads[name], graph, task, mode)
     report = joined(reports)
@@ -289,6 +289,7 @@ def _verify_converted(path, task, inputs):
         found = tf2onnx.compare(task, path, [case], input_signature=signature)
         difference = max(found.values())
         report.checks.append(dict(function="forward", case=name, difference=difference))
+    weights.check_tables(path, {v.path: v for v in task.weights})
     report.seconds["verify"] = time.perf_counter() - start
     report.files = sizes(path)
     return report

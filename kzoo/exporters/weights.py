@@ -1,11 +1,13 @@
 """What an artifact stores beside what the task would: no case reads all of it."""
 
 import collections
+import functools
 import operator
 from pathlib import Path
 
 import numpy as np
 
+from kzoo.exporters.artifact import is_file_name
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.ops.onnx_file import node_proto
 from kzoo.ops.onnx_graph import to_numpy
@@ -70,26 +72,42 @@ def _counted(nodes):
     )
 
 
-def check_tables(path, task):
-    """Raises `ExportError` where a SavedModel has none of the task's tables.
+def check_tables(path, tables):
+    """Raises `ExportError` where an artifact stores a table, and it is none of these.
 
     Args:
-        path: of the folder.
-        task: the task.
+        path: of a SavedModel's folder, or of a file that tf2onnx made.
+        tables: name to variable of all weights; those of embeddings are looked for.
     """
+    stored = (_of_file if is_file_name(Path(path)) else _of_saved_model)(path)
+    for name, variable in tables.items():
+        shape = (*variable.shape,)
+        alike = [read for size, read in stored if size == shape]
+        turned = [read for size, read in stored if size == shape[::-1] != shape]
+        if not (name.endswith("/embeddings") and (alike or turned)):
+            continue
+        right = to_numpy(variable)
+        found = any(_alike(read(), right) for read in alike)
+        if not (found or any(_alike(read().T, right) for read in turned)):
+            raise ExportError(f"{path} has no table that equals {name}. {ANOTHER}")
+
+
+def _of_saved_model(path):
+    """Shape, and function that reads it, of each variable."""
     import tensorflow as tf
 
     stored = tf.train.load_checkpoint(str(Path(path) / "variables" / "variables"))
-    shapes = stored.get_variable_to_shape_map()
-    for name, variable in task.named_variables().items():
-        alike = [key for key, shape in shapes.items() if shape == [*variable.shape]]
-        if not (name.endswith("/embeddings") and alike):
-            continue
-        right = to_numpy(variable)
-        if not any(_alike(stored.get_tensor(key), right) for key in alike):
-            raise ExportError(
-                f"{path} has no table that equals {name} of {task.name}. {ANOTHER}"
-            )
+    shapes = stored.get_variable_to_shape_map().items()
+    return [((*s,), functools.partial(stored.get_tensor, key)) for key, s in shapes]
+
+
+def _of_file(path):
+    """Shape, and function that reads it, of each initialiser of the outer graph."""
+    import onnx
+
+    read = onnx.numpy_helper.to_array
+    stored = onnx.load(path).graph.initializer
+    return [((*t.dims,), functools.partial(read, t)) for t in stored]
 
 
 def _alike(found, right, packed=False):

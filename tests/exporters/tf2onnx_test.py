@@ -727,3 +727,19 @@ def test_a_file_has_a_file_s_name_and_is_verified_again(tmp_path):
     model.layers[-1].bias.assign(np.ones(3))
     with pytest.raises(ExportError, match="differs"):
         verify(path, model)
+
+
+def test_a_row_of_a_table_that_no_run_reads_is_compared(tmp_path):
+    """Also of a tied table, which the file stores once."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    embed = keras.layers.ReversibleEmbedding(5000, 8)
+    model = keras.Model(ids, embed(embed(ids), reverse=True)[:, :, :2])
+    path = tmp_path / "model.onnx"
+    export(model, path, "onnx", exporter="tf2onnx")
+    verify(path, model)
+    rows = keras.ops.convert_to_numpy(embed.embeddings).copy()
+    for bad, message in ((0.5, "no table that equals"), (np.nan, "holds NaN")):
+        rows[4321] = bad
+        embed.embeddings.assign(rows)
+        with pytest.raises(ExportError, match=message):
+            verify(path, model)

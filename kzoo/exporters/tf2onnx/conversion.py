@@ -119,10 +119,12 @@ def compare(
 
     Raises:
         ExportError: the file does not load or run, its names or dtypes are not the
-            model's, or an output differs.
+            model's, or an output differs; a model in half precision, or with weights
+            that are not finite.
     """
     _check_installed("onnxruntime")
     signature = Signature(model, input_signature, None)
+    _check_model(model)
     if not inputs_list:
         raise ExportError("compare() needs one dict of inputs at least.")
     expected = [expected_outputs(signature, example) for example in inputs_list]
