@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import json
 import math
+import numbers
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
@@ -713,6 +714,23 @@ def load_config(path):
         return ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a kzoo config: {error}") from error
+
+
+def check_count(name, value, least=1, most=None):
+    """Raises `ValueError` where a number is no integer, or out of its range.
+
+    Args:
+        name: what it is called.
+        value: the number, an `int` or one of numpy's integers.
+        least: that it may be.
+        most: that it may be; `None` for any.
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        end = "" if most is None else f" and at most {most}"
+        raise ValueError(
+            f"{name} must be an integer of at least {least}{end}. Received: {value!r}."
+        )
 
 
 def _check_dict(owner, values):

@@ -3,9 +3,16 @@
 import copy
 import dataclasses
 import functools
+import operator
 import sys
 
 import numpy as np
+
+from kzoo.config import check_count
+from kzoo.data.padding import int32
+
+# Of seeds: the generator takes 64 bits, JSON and numpy one less.
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +57,14 @@ class Batches:
     _functions, _widths = (), ()
 
     def __getitem__(self, index):
+        index = operator.index(index)
         if index < 0:
             raise IndexError(
                 f"Batches are counted from 0 without end. Received: {index}."
             )
-        batch = self._batch(int(index))
+        batch = self._batch(index)
         for function in self._functions:
-            batch = function(batch, int(index))
+            batch = function(batch, index)
         return batch
 
     def __iter__(self):
@@ -133,7 +141,10 @@ class Batches:
         return dataset.prefetch(2)
 
     def _stop(self, epochs, start):
+        if epochs is not None:
+            check_count("epochs", epochs)
         stop = sys.maxsize if epochs is None else epochs * len(self)
+        check_count("start", start, 0)
         if not 0 <= start < stop:
             raise ValueError(
                 f"start must be a batch in [0, {stop}) ({epochs} epochs of {len(self)} "
@@ -151,16 +162,28 @@ class RandomStretches(Batches):
         rows: stretches a batch.
         num_batches: an epoch; by default as many as hold the text once.
         before: ids that stand before every stretch.
-        seed: of the draws.
+        seed: of the draws, in [0, 2**63).
 
     Raises:
-        ValueError: the text is shorter than a stretch.
+        TypeError: ids that are no integers.
+        ValueError: the text is shorter than a stretch, or not flat; a number that is no
+            integer or out of range.
     """
 
     def __init__(self, ids, length, rows, *, num_batches=None, before=(), seed=0):
-        self._ids = np.asarray(ids, np.int32)
-        self._before = np.tile(np.array(before, np.int32), (rows, 1))
+        for name, number in (("length", length), ("rows", rows)):
+            check_count(name, number)
+        if num_batches is not None:
+            check_count("num_batches", num_batches)
+        check_count("seed", seed, 0, LARGEST_SEED)
+        self._ids = int32("ids", ids)
+        self._before = np.tile(int32("before", before), (rows, 1))
         self._length, self._rows, self._seed = length, rows, seed
+        if self._ids.ndim != 1:
+            raise ValueError(
+                "RandomStretches expects one flat sequence of ids. Received: shape "
+                f"{self._ids.shape}."
+            )
         if len(self._ids) < length:
             raise ValueError(
                 f"The text has {len(self._ids)} ids, fewer than length={length}. "

@@ -8,12 +8,14 @@ it stopped, without reading what came before.
 """
 
 import functools
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
-from kzoo.data.batches import BucketedBatches
+from kzoo.config import check_count
+from kzoo.data.batches import LARGEST_SEED, BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
 from kzoo.data.padding import int32
 
@@ -82,7 +84,7 @@ def bucketed_batches(
     sequences = [name for name, (_, offsets) in columns.items() if offsets is not None]
     lengths = np.stack([np.diff(columns[name][1]) for name in sequences], axis=1)
     limits = np.array(_limits(max_length, sequences))
-    shapes = None if isinstance(buckets, int) else _shapes(buckets, sequences)
+    shapes = None if np.ndim(buckets) == 0 else _shapes(buckets, sequences)
     lengths, kept, num_truncated = _fit(lengths, limits, shapes, too_long, sequences)
     rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of)
     if shapes is None:
@@ -98,7 +100,7 @@ def bucketed_batches(
             (tuple(shape.tolist()), rows_of(shape), indices)
             for shape, indices in assign(lengths, kept, shapes)
         ],
-        _by_name("pad_ids", pad_ids, list(columns), 0),
+        _pads(pad_ids, columns),
         seed=seed,
         shuffle=shuffle,
         remainder=remainder,
@@ -120,11 +122,12 @@ def _check_options(batch_size, tokens_per_batch, too_long, remainder, seed):
             "Give either batch_size or tokens_per_batch. Received: "
             f"batch_size={batch_size}, tokens_per_batch={tokens_per_batch}."
         )
-    if (tokens_per_batch if batch_size is None else batch_size) < 1:
-        raise ValueError(
-            "batch_size and tokens_per_batch must be at least 1. Received: "
-            f"batch_size={batch_size}, tokens_per_batch={tokens_per_batch}."
-        )
+    for name, number in (
+        ("batch_size", batch_size),
+        ("tokens_per_batch", tokens_per_batch),
+    ):
+        if number is not None:
+            check_count(name, number)
     for name, value, kind in (
         ("too_long", too_long, TooLong),
         ("remainder", remainder, Remainder),
@@ -133,8 +136,7 @@ def _check_options(batch_size, tokens_per_batch, too_long, remainder, seed):
             raise ValueError(
                 f"{name} must be one of {list(get_args(kind))}. Received: {value!r}."
             )
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be in [0, 2**63). Received: {seed}.")
+    check_count("seed", seed, 0, LARGEST_SEED)
 
 
 def _columns(examples):
@@ -211,7 +213,10 @@ def _shapes(buckets, sequences):
         (bucket,) * len(sequences) if np.ndim(bucket) == 0 else tuple(bucket)
         for bucket in buckets
     ]
-    if not shapes or any(len(s) != len(sequences) or min(s) < 1 for s in shapes):
+    sizes = [size for shape in shapes for size in shape]
+    whole = all(isinstance(size, numbers.Integral) for size in sizes)
+    fit = all(len(shape) == len(sequences) for shape in shapes)
+    if not (sizes and whole and fit and min(sizes) > 0):
         raise ValueError(
             "buckets must be lengths of at least 1, or tuples with a length for each "
             f"of {sequences}. Received: {list(buckets)}."
@@ -222,8 +227,9 @@ def _shapes(buckets, sequences):
 def _limits(max_length, sequences):
     """The most ids of each sequence feature."""
     limits = _by_name("max_length", max_length, sequences, None).values()
-    if any(limit is not None and limit < 1 for limit in limits):
-        raise ValueError(f"max_length must be at least 1. Received: {max_length}.")
+    for limit in limits:
+        if limit is not None:
+            check_count("max_length", limit)
     return [np.iinfo(np.int64).max if limit is None else limit for limit in limits]
 
 
@@ -235,6 +241,20 @@ def _by_name(option, value, names, default):
     if unknown:
         raise ValueError(f"{option} names {unknown}, which are not among {names}.")
     return {name: value.get(name, default) for name in names}
+
+
+def _pads(pad_ids, columns):
+    """What fills the rows of each feature."""
+    pads = _by_name("pad_ids", pad_ids, list(columns), 0)
+    limits = np.iinfo(np.int32)
+    for name, (_, offsets) in columns.items():
+        if offsets is not None:
+            check_count(f"pad_ids of {name!r}", pads[name], limits.min, limits.max)
+        elif not isinstance(pads[name], numbers.Real):
+            raise ValueError(
+                f"pad_ids of {name!r} must be a number. Received: {pads[name]!r}."
+            )
+    return pads
 
 
 def _fit(lengths, limits, shapes, too_long, sequences):
@@ -264,6 +284,7 @@ def _rows(batch_size, tokens_per_batch, tokens_of, shape):
     if batch_size is not None:
         return batch_size
     tokens = shape[-1] if tokens_of is None else tokens_of(shape)
+    check_count(f"What tokens_of gives for {tuple(map(int, shape))}", tokens)
     rows = max(1, tokens_per_batch // int(tokens))
     # Multiples of 8 divide among devices and fit tensor cores.
     return rows - rows % 8 if rows >= 8 else rows

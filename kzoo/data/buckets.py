@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kzoo.config import check_count
 from kzoo.data.padding import round_up
 
 # More candidate boundaries than this change the padding by little and cost time.
@@ -31,11 +32,10 @@ def choose_buckets(lengths, count=8, *, multiple=4, rows_of=None):
     """
     lengths = np.asarray(lengths)
     lengths = lengths[:, None] if lengths.ndim == 1 else lengths
-    if not len(lengths) or count < 1 or multiple < 1:
-        raise ValueError(
-            "choose_buckets needs lengths, and count and multiple of at least 1. "
-            f"Received: {len(lengths)} lengths, count={count}, multiple={multiple}."
-        )
+    if not len(lengths):
+        raise ValueError("choose_buckets needs one length at least. Received: none.")
+    check_count("The number of buckets", count)
+    check_count("multiple", multiple)
     rounded = round_up(lengths, multiple)
     longest = rounded.max(axis=1)
     ends = np.unique(longest)  # a run may end after each of these

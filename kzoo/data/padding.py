@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from kzoo.config import check_count
+
 
 def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):
     """Sequences as the rows of one array.
@@ -21,8 +23,10 @@ def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):
     """
     if side not in ("right", "left"):
         raise ValueError(f"side must be 'right' or 'left'. Received: {side!r}.")
+    check_count("multiple", multiple)
     longest = max((len(sequence) for sequence in sequences), default=0)
     length = longest if length is None else length
+    check_count("length", length, 0)
     if longest > length:
         raise ValueError(
             f"length must hold the longest sequence, {longest} ids. "
@@ -85,11 +89,8 @@ def packed_blocks(ids, length, *, overlap=0):
             "packed_blocks expects one flat sequence of ids. "
             f"Received: shape {ids.shape}."
         )
-    if not 0 <= overlap < length:
-        raise ValueError(
-            "overlap must be at least 0 and less than length. "
-            f"Received: overlap={overlap}, length={length}."
-        )
+    check_count("length", length)
+    check_count("overlap", overlap, 0, length - 1)
     if len(ids) < length:
         raise ValueError(
             f"packed_blocks needs at least length={length} ids. Received: {len(ids)}."

@@ -9,13 +9,16 @@ parallel files against each other.
 
 import difflib
 import gzip
+import numbers
 import os
 import re
 import socket
 import urllib.request
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from kzoo.config import check_count
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _TFDS = "tfds:"
@@ -64,7 +67,7 @@ def load_pairs(
         ImportError: `tensorflow_datasets` or TensorFlow is not installed.
         ValueError: `columns` do not fit the kind of source.
     """
-    if not isinstance(source, (str, Path)):
+    if not isinstance(source, (str, os.PathLike)):
         return _read_parallel(source, columns)
     if not _is_tfds(source) and Path(source).is_dir():
         languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
@@ -97,11 +100,12 @@ def load_rows(
         ImportError: as in `load_pairs`.
         ValueError: `columns` do not fit the kind of source.
     """
+    check_count("count", count)
     if _is_tfds(source):
         keys = _check_columns(columns, str, "feature names of the data set", count)
         return load_tfds(source[len(_TFDS) :], split, keys)
-    numbers = _check_columns(columns, int, "column numbers from 0", count)
-    return _read_columns(Path(source), numbers or tuple(range(count)), extra_columns)
+    chosen = _check_columns(columns, numbers.Integral, "column numbers from 0", count)
+    return _read_columns(Path(source), chosen or tuple(range(count)), extra_columns)
 
 
 def load_texts(
@@ -132,12 +136,8 @@ def load_texts(
         ValueError: options that exclude one another, or do not fit the source.
     """
     if _is_tfds(source):
-        if isinstance(column, int):
-            raise ValueError(
-                "For a TFDS data set column is a feature's name. "
-                f"Received: column={column!r}."
-            )
-        rows = load_tfds(source[len(_TFDS) :], split, (column or "text",))
+        keys = _check_columns(column, str, "name of a feature of the data set", 1)
+        rows = load_tfds(source[len(_TFDS) :], split, keys or ("text",))
         texts = [text for (text,) in rows]
         return ["\n".join(texts)] if whole else texts
     path = Path(source)
@@ -157,10 +157,8 @@ def load_texts(
             raise DataError(f"{path} is empty.")
         return [text]
     if column is not None:
-        _check_columns((column, column), int, "column numbers from 0")
-        return [
-            text for text, _ in _read_columns(path, (column, column), extra_columns)
-        ]
+        chosen = _check_columns(column, numbers.Integral, "column number from 0", 1)
+        return [text for (text,) in _read_columns(path, chosen, extra_columns)]
     return _read_lines(path, "Running text is read with whole=True.")
 
 
@@ -186,7 +184,9 @@ def load_tagged(
             return inside a line or a byte order mark before it, or no word at all.
         ValueError: `columns` are not two numbers.
     """
-    word_column, label_column = _check_columns(columns, int, "column numbers from 0")
+    word_column, label_column = _check_columns(
+        columns, numbers.Integral, "column numbers from 0"
+    )
     path = Path(source)
     sentences, words, labels = [], [], []
     for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
@@ -269,10 +269,13 @@ def load_tfds(name, split, keys=None):
             f"Received: {keys}."
         )
     try:
+        if not isinstance(split, str):  # None would be a dict of all
+            raise ValueError
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except ValueError as error:
         raise DataError(
-            f"tfds:{name} has no split {split!r}; it has {sorted(builder.info.splits)}."
+            f"tfds:{name} has no split {split!r}, or no row of it; it has "
+            f"{sorted(builder.info.splits)}."
         ) from error
     where = f"tfds:{name}, split {split}"
     return [
@@ -329,22 +332,23 @@ def _is_tfds(source):
 def _check_columns(columns, kind, meaning, count=2):
     if columns is None:
         return None
-    columns = tuple(columns) if not isinstance(columns, str) else (columns,)
+    single = isinstance(columns, str) or not isinstance(columns, Iterable)
+    columns = (columns,) if single else tuple(columns)
     fits = len(columns) == count and all(
         isinstance(column, kind) and not isinstance(column, bool) for column in columns
     )
-    if not fits or (kind is int and min(columns) < 0):
-        number = "two" if count == 2 else count
+    if not fits or (kind is numbers.Integral and min(columns) < 0):
+        number = {1: "one", 2: "two"}.get(count, count)
         raise ValueError(f"columns must be {number} {meaning}. Received: {columns}.")
     return columns
 
 
 def _read_parallel(paths, columns):
-    paths = [Path(path) for path in paths]
-    if len(paths) != 2:
+    if not isinstance(paths, Sequence) or len(paths) != 2:
         raise ValueError(
-            f"Expected one source or two parallel files. Received: {len(paths)} files."
+            f"Expected one source or two parallel files. Received: {paths!r:.80}."
         )
+    paths = [Path(path) for path in paths]
     if columns is not None:
         raise ValueError(
             "columns has no meaning for two parallel files: the first is the source. "

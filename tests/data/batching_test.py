@@ -356,9 +356,30 @@ def test_the_width_of_vectors_is_not_left_open():
         ([[1]], {"too_long": "cut"}, ValueError, "too_long must be one of"),
         ([[1]], {"remainder": "no"}, ValueError, "remainder must be one of"),
         ([[1]], {"buckets": [(4, 4)]}, ValueError, "buckets must be lengths"),
-        ([[1]], {"buckets": 0}, ValueError, "count=0"),
+        ([[1]], {"buckets": 0}, ValueError, "number of buckets must be an integer"),
         ([[1]], {"max_length": {"a": 1}}, ValueError, r"max_length names \['a'\]"),
-        ([[1]], {"max_length": 0}, ValueError, "max_length must be at least 1"),
+        ([[1]], {"max_length": 0}, ValueError, "max_length must be an integer"),
+        ([[1]], {"max_length": 2.5}, ValueError, "Received: 2.5"),
+        ([[1]], {"buckets": 2.5}, ValueError, "number of buckets .* Received: 2.5"),
+        ([[1]], {"buckets": [4.5]}, ValueError, "buckets must be lengths"),
+        ([[1]], {"batch_size": 2.0}, ValueError, "batch_size must be an integer"),
+        ([[1]], {"batch_size": True}, ValueError, "batch_size must be an integer"),
+        ([[1]], {"multiple": 2.5}, ValueError, "multiple must be an integer"),
+        ([[1]], {"pad_ids": 2.5}, ValueError, "pad_ids of 'token_ids' .* -2147483648"),
+        ([[1]], {"pad_ids": np.nan}, ValueError, "pad_ids of 'token_ids'"),
+        (
+            {"a": [[1]], "y": [1]},
+            {"pad_ids": {"y": "no"}},
+            ValueError,
+            "pad_ids of 'y' must be a number",
+        ),
+        (
+            [[1]],
+            {"batch_size": None, "tokens_per_batch": 8, "tokens_of": lambda shape: 0},
+            ValueError,
+            r"What tokens_of gives for \(4,\) must be an integer of at least 1",
+        ),
+        ([[1]], {"seed": 1.5}, ValueError, "seed must be an integer"),
         ([[1]], {"pad_ids": {"a": 1}}, ValueError, r"pad_ids names \['a'\]"),
         ([[1]], {"seed": -1}, ValueError, "Received: -1"),
         ([[1]], {"batch_size": 2, "remainder": "drop"}, ValueError, "no batch"),
@@ -373,8 +394,13 @@ def test_batches_outside_are_refused():
     batches = bucketed_batches([[1]], batch_size=1)
     with pytest.raises(IndexError, match="Received: -1"):
         batches[-1]
+    with pytest.raises(TypeError, match="integer"):
+        batches[0.5]
     with pytest.raises(ValueError, match=r"start must be a batch in \[0, 2\)"):
         batches.to_grain(epochs=2, start=2)
+    for options, name in [(dict(epochs=1.5), "epochs"), (dict(start=0.5), "start")]:
+        with pytest.raises(ValueError, match=f"{name} must be an integer"):
+            batches.to_grain(**options)
 
 
 def same_shape_first():
@@ -454,7 +480,10 @@ def test_blocks_cut_running_text_with_and_without_overlap():
     ]
     for arguments, message in [
         (dict(length=11), "at least length=11 ids. Received: 10"),
-        (dict(length=4, overlap=4), "overlap=4, length=4"),
+        (
+            dict(length=4, overlap=4),
+            "overlap must be an integer .* at most 3. Received: 4",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             packed_blocks(ids, **arguments)
@@ -533,6 +562,20 @@ def test_a_text_shorter_than_a_stretch_is_refused():
     assert RandomStretches(np.arange(8), 8, 1)[0]["token_ids"].tolist() == [[*range(8)]]
     with pytest.raises(ValueError, match="7 ids, fewer than length=8"):
         RandomStretches(np.arange(7), 8, 1)
+    for options in (
+        dict(length=0),
+        dict(length=2.5),
+        dict(rows=-1),
+        dict(num_batches=0),
+        dict(seed=-1),
+        dict(seed=1.5),
+    ):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least"):
+            RandomStretches(np.arange(9), **{"length": 2, "rows": 1, **options})
+    for ids, error in (([0.5] * 9, TypeError), (np.zeros((9, 9), int), ValueError)):
+        with pytest.raises(error, match="integers|one flat sequence"):
+            RandomStretches(ids, 2, 1)
 
 
 @pytest.mark.parametrize("wrong", [2**31, -(2**31) - 1, 2**32 + 5])

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kzoo.data import DataError, load_pairs, load_rows, load_tagged, load_texts
@@ -167,15 +168,23 @@ def test_an_empty_line_and_a_missing_file_are_named(tmp_path):
 
 def test_options_that_do_not_fit_the_source_are_refused(tmp_path):
     path = write(tmp_path / "f.tsv", "a\tb\n")
-    for columns in [("a", "b"), (0,), (0, -1), (0, True), "01"]:
+    for columns in [("a", "b"), (0,), (0, -1), (0, True), "01", 1, ()]:
         with pytest.raises(ValueError, match="columns must be two column numbers"):
             load_pairs(path, columns=columns)
     with pytest.raises(ValueError, match="no meaning for two parallel files"):
         load_pairs((path, path), columns=(0, 1))
-    with pytest.raises(ValueError, match="Received: 3 files"):
+    with pytest.raises(ValueError, match=r"two parallel files. Received: \("):
         load_pairs((path, path, path))
     with pytest.raises(ValueError, match="excludes column"):
         load_texts(path, column=0, whole=True)
+    for column in ("b", 1.0, -1):
+        with pytest.raises(ValueError, match="one column number from 0"):
+            load_texts(path, column=column)
+    assert load_texts(path, column=np.int64(1)) == ["b"]
+    with pytest.raises(ValueError, match="count must be an integer"):
+        load_rows(path, count=0)
+    with pytest.raises(ValueError, match="two parallel files. Received: None"):
+        load_pairs(None)
 
 
 @needs_corpora
@@ -210,8 +219,12 @@ def test_prepared_tfds_data_sets_are_read(monkeypatch):
     assert texts == [text for text, _ in pairs]
     (text,) = load_texts("tfds:tiny_shakespeare", whole=True)
     assert len(text) > 1_000_000
-    with pytest.raises(DataError, match="no split 'dev'; it has"):
+    with pytest.raises(DataError, match="no split 'dev', or no row of it; it has"):
         load_pairs("tfds:imdb_reviews", split="dev")
+    with pytest.raises(DataError, match="no split None"):
+        load_pairs("tfds:imdb_reviews", split=None)
+    with pytest.raises(DataError, match=r"no row of it"):
+        load_pairs("tfds:imdb_reviews", split="train[:0]")
     with pytest.raises(DataError, match=r"among its features \['label', 'text'\]"):
         load_pairs("tfds:imdb_reviews", columns=("text", "stars"))
 
