@@ -457,10 +457,11 @@ class StackConfig(_Config):
                 "StackConfig.num_segments must be 0 (none) or positive. "
                 f"Received: {self.num_segments}."
             )
-        if self.attention_window is not None and self.attention_window < 1:
+        window = self.attention_window
+        if window is not None and not 1 <= window < 2**31:  # positions are int32
             raise ValueError(
-                "StackConfig.attention_window must be at least 1 (a token sees itself)"
-                f", or None. Received: {self.attention_window}."
+                "StackConfig.attention_window must be at least 1 (a token sees itself) "
+                f"and below 2**31, or None. Received: {window}."
             )
         normalized = (
             ["hidden_dim", "head_dim"] if self.query_key_norm else ["hidden_dim"]

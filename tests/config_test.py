@@ -179,6 +179,7 @@ IMPOSSIBLE_STACKS = [
         "attention_scale=0.1, similarity='dot'",
     ),
     (dict(attention_window=0), "attention_window must be at least 1.*0"),
+    (dict(attention_window=2**31), "attention_window must be .* below 2"),
     (dict(num_segments=-1), "num_segments must be 0 .*-1"),
     (
         dict(norm="std_norm", hidden_dim=1, num_heads=1, positions="none"),

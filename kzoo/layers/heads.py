@@ -21,6 +21,10 @@ class LanguageModelHead(Configured):
         scale: multiplies the logits before the bias.
         soft_cap: bounds the logits, see `ops.soft_capped`; `None` for none.
         kernel_initializer: of an own kernel.
+
+    Raises:
+        ValueError: `tied_to` has a table of another size, or a `soft_cap` that is not
+            positive.
     """
 
     def __init__(
@@ -35,6 +39,16 @@ class LanguageModelHead(Configured):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if soft_cap is not None and not soft_cap > 0:
+            raise ValueError(
+                "LanguageModelHead.soft_cap must be positive, or None. "
+                f"Received: {soft_cap!r}."
+            )
+        if tied_to is not None and tied_to.input_dim != vocabulary_size:
+            raise ValueError(
+                "LanguageModelHead.vocabulary_size must be that of tied_to, "
+                f"{tied_to.input_dim}. Received: {vocabulary_size}."
+            )
         self.vocabulary_size, self.hidden_dim = vocabulary_size, hidden_dim
         self.tied_to, self.use_bias, self.scale = tied_to, use_bias, scale
         self.soft_cap = soft_cap

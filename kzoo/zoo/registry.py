@@ -30,7 +30,7 @@ RECORDS = (RECIPE, HISTORY, SCORES, EXPORTS, EXAMPLES, CURVE, ATTENTION)
 MEASURED = (SCORES, EXPORTS, EXAMPLES, ATTENTION)
 CONFIG, _TOKENIZER = "config.json", "tokenizer_config.json"
 # What a manifest says of a preset beside its files.
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 DESCRIBED = ("title", "licence", "research_only", "data", "language")
 
 # A task's short name, and its class.

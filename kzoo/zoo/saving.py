@@ -82,7 +82,7 @@ def save_preset(
         FileExistsError: something stands at `folder` that may not be replaced.
         TypeError: `model` is none of these.
         ValueError: a name or a description that is none, or a weight that `dtype`
-            cannot hold. Nothing is written.
+            cannot hold or that is not finite. Nothing is written.
     """
     from kzoo.tasks import load_task
     from kzoo.tasks.task import Task
@@ -98,6 +98,11 @@ def save_preset(
         raise TypeError(
             "save_preset takes a kzoo task, or a folder or name of one. Received: "
             f"{type(model).__name__}."
+        )
+    for weight in model.broken_weights():
+        raise ValueError(
+            f"The weight {weight} holds NaN or infinity, and a preset is for others to "
+            "use. Save one from before training diverged."
         )
     described = {}
     if records is not None:
@@ -125,8 +130,8 @@ def _check_place(folder, overwrite):
     """Refuses to replace what is no preset alone."""
     if not re.fullmatch(NAME, folder.name):
         raise ValueError(
-            "A preset's name is of letters, digits, dots, underscores and hyphens. "
-            f"Received: {folder.name!r}."
+            "A preset's name is of letters, digits, dots, underscores and hyphens, 100 "
+            f"at most. Received: {folder.name!r:.120}."
         )
     if not folder.exists():
         return

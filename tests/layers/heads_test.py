@@ -185,3 +185,11 @@ def test_a_masked_head_is_saved_in_a_functional_model(tmp_path, tied):
     shapes = [[tuple(w.shape) for w in each.weights] for each in (loaded, model)]
     assert shapes[0] == shapes[1]
     assert loaded.layers[-1].get_config().keys() == head.get_config().keys()
+
+
+def test_a_head_of_another_table_or_without_room_is_refused():
+    table = Embedding(V, D)
+    with pytest.raises(ValueError, match=f"of tied_to, {V}. Received: {V + 1}"):
+        LanguageModelHead(V + 1, D, tied_to=table)
+    with pytest.raises(ValueError, match="soft_cap must be positive"):
+        LanguageModelHead(V, D, soft_cap=0.0)

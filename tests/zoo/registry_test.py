@@ -104,6 +104,9 @@ def test_a_weight_that_float16_cannot_hold_is_refused_by_name(tmp_path):
     variable.assign(keras.ops.full(variable.shape, 1e5))
     with pytest.raises(ValueError, match=f"{name} is too large for float16"):
         kzoo.save_preset(task, tmp_path / "large")
+    variable.assign(keras.ops.full(variable.shape, np.nan))
+    with pytest.raises(ValueError, match=f"weight {name} holds NaN or infinity"):
+        kzoo.save_preset(task, tmp_path / "broken", dtype="float32")
     assert not list(tmp_path.iterdir())
 
 
@@ -494,7 +497,7 @@ def test_only_tasks_are_presets(tmp_path):
         kzoo.save_preset(keras.Sequential(), tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", [".hidden", "two words"])
+@pytest.mark.parametrize("name", [".hidden", "two words", "n" * 101])
 def test_a_name_that_no_hub_takes_is_refused(task, tmp_path, name):
     with pytest.raises(ValueError, match="A preset's name is of letters"):
         kzoo.save_preset(task, tmp_path / name)
