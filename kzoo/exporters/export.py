@@ -47,10 +47,13 @@ def export(
             function with its weights.
         format: `"tf_saved_model"`, `"onnx"`, or `"genai"`: a folder that
             onnxruntime-genai runs, of a `CausalLM`. Its one ONNX function takes and
-            gives the cache under the names that other runtimes know.
+            gives the cache under the names that other runtimes know. A conversation
+            takes a new `Generator` each turn: `append_tokens` to one that has
+            generated leaves out its last token, in onnxruntime-genai 0.18.
         functions: names of what to export: `"forward"`, `"generate"`, and `"prefill"`
-            and `"step"`, which hand the cache from call to call. By default all, but in
-            an ONNX folder the first two, in a single file `"generate"`.
+            and `"step"`, which hand the cache from call to call and give logits as they
+            are, before any of the task's processors. By default all, but in an ONNX
+            folder the first two, in a single file `"generate"`.
         opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
         portable: of ONNX; use no operator newer than opset 18.
         overwrite: replace what is at `path`, once the new artifact is verified: a file

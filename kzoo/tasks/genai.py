@@ -30,6 +30,10 @@ def genai_function(task):
     def model(inputs):
         layers = by_layer([inputs[name] for name in past])
         mask = ops.cast(inputs["attention_mask"], "int32")
+        seen = ops.dim(layers[0][0], 2)
+        length = seen + ops.dim(inputs["input_ids"], 1)
+        message = "attention_mask must be as long as the cache and input_ids together"
+        mask = ops.required(mask, ops.dim(mask, 1) == length, message)
         ids = in_table(inputs["input_ids"], "input_ids", 0, config.vocabulary_size)
         positions = inputs["position_ids"]
         if config.positions == "learned":
@@ -42,7 +46,7 @@ def genai_function(task):
                 positions=positions,
                 places=(positions, ops.maximum(ops.cumsum(mask, axis=1) - 1, 0)),
                 cache=layers,
-                index=ops.dim(layers[0][0], 2),
+                index=seen,
             )
         return {"logits": task.head(states), **dict(zip(present, flat(layers)))}
 

@@ -118,6 +118,22 @@ def test_names_dtypes_and_axes_are_those_of_the_ecosystem(folder):
     }
 
 
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_a_mask_of_another_length_than_cache_and_ids_is_named(folder, length):
+    """One of length 1 would be that of all."""
+    session = onnxruntime.InferenceSession(folder[1] / "model.onnx")
+    past = {
+        value.name: np.zeros((1, 2, 1, value.shape[3]), "float32")
+        for value in session.get_inputs()
+        if value.name.startswith("past")
+    }
+    feed = dict(input_ids=[[3, 4, 5]], position_ids=[[1, 2, 3]])
+    feed |= dict(attention_mask=np.ones((1, length)))
+    feed = {name: np.array(value, "int64") for name, value in feed.items()}
+    with pytest.raises(Exception, match="attention_mask must be as long as the cache"):
+        session.run(None, {**feed, **past})
+
+
 def test_the_configs_say_what_the_model_is(folder, bytes_tokenizer):
     _, path, report = folder
     assert {*report.files} == {
