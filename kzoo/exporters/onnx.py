@@ -377,6 +377,11 @@ def head_of(path):
         ) from error
 
 
+def opset_of(head):
+    """The version of onnx's own operators that a file is written in."""
+    return next(o.version for o in head.opset_import if o.domain in ("", "ai.onnx"))
+
+
 def check_defaults(function, path, head):
     """Raises `ExportError` when an input that is left out is not what it should be."""
     import onnx

@@ -69,7 +69,7 @@ def write_model(graph, path, *, metadata, external=None):
     )
     onnx.helper.set_model_props(model, metadata)
     inline = []
-    body = _graph_proto(graph, "kzoo")
+    body = graph_proto(graph, "kzoo")
     for name, initializer in graph.initializers.items():
         dtype, shape, _ = initializer
         tensor = onnx.TensorProto(name=name, dims=shape, data_type=ONNX_CODES[dtype])
@@ -129,7 +129,8 @@ def _field(number, length):
     return bytes(result)
 
 
-def _graph_proto(graph, name):
+def graph_proto(graph, name):
+    """An `OnnxGraph` as onnx has it, without initialisers."""
     nodes, told = graph.live_nodes(), graph.root.told
     own = [told[key] for _, _, outputs, _ in nodes for key in outputs if key in told]
     return onnx.helper.make_graph(
@@ -144,7 +145,7 @@ def _graph_proto(graph, name):
 def node_proto(op_type, inputs, outputs, attributes):
     """A node of an `OnnxGraph` as onnx has it."""
     attributes = {
-        key: _graph_proto(value, f"{outputs[0]}/{key}")
+        key: graph_proto(value, f"{outputs[0]}/{key}")
         if isinstance(value, OnnxGraph)
         else value
         for key, value in attributes.items()

@@ -11,7 +11,8 @@ import pytest
 
 import kzoo
 from kzoo.exporters import ExportError, answers_from, verify
-from kzoo.exporters.onnx import check_defaults, head_of
+from kzoo.exporters.onnx import check_defaults, emit, head_of, names_of, opset_of
+from kzoo.exporters.weights import check_onnx
 from kzoo.generation import SEARCH_INPUTS
 from tests.harness import perturb, small_task
 from tests.words import TOKENIZER, WORDS
@@ -360,6 +361,77 @@ def drawing(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("drawing") / "model.onnx"
     model.export(path, format="onnx", functions="generate")
     return model, path
+
+
+def mutants(proto):
+    """Yields what changed in `proto`, which is as it was when the next is drawn."""
+    for graph in graphs_of(proto.graph):
+        for number, node in enumerate(graph.node):
+            kept = onnx.NodeProto()
+            kept.CopyFrom(node)
+            for i, attribute in enumerate(kept.attribute):
+                if attribute.type == onnx.AttributeProto.INT:
+                    node.attribute[i].i += 1
+                    yield f"{node.op_type}.{attribute.name}"
+                    node.CopyFrom(kept)
+            if len(node.input) > 1:
+                node.input[0], node.input[1] = node.input[1], node.input[0]
+                if node != kept:
+                    yield f"inputs of {node.op_type} {number}"
+                node.CopyFrom(kept)
+        if len(graph.output) > 2 and graph != proto.graph:
+            first, last = graph.output[1].name, graph.output[-1].name
+            graph.output[1].name, graph.output[-1].name = last, first
+            yield f"outputs of {graph.name}"
+            graph.output[1].name, graph.output[-1].name = first, last
+
+
+def test_each_node_is_compared_with_what_the_task_emits(drawing):
+    model, path = drawing
+    head = head_of(path)
+    (function,) = [f for f in model.export_functions() if f.name == "generate"]
+    graph = emit(function, names_of(model), opset_of(head))
+    assert check_onnx(path, head, graph, model, None) is True
+    for number, change in enumerate(mutants(head)):
+        if number % 9:  # all of them take a quarter of a minute
+            continue
+        with pytest.raises(ExportError, match="computes otherwise than"):
+            check_onnx(path, head, graph, model, None)
+            pytest.fail(change)
+    assert number > 200
+    assert check_onnx(path, head, graph, model, None) is True
+
+
+def test_a_change_that_no_case_notices_is_refused(tmp_path):
+    """A bound of scores, which none of a small model reaches."""
+    model = small_task(kzoo.CausalLM, head_soft_cap=1e6, **TINY)
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx", functions="forward")
+    proto = onnx.load(path)
+    (tanh,) = [node for node in proto.graph.node if node.op_type == "Tanh"]
+    tanh.op_type = "Identity"
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match="Expected: Tanh.* Received: Identity"):
+        verify(path, model)
+
+
+def test_an_optimised_file_and_one_of_another_version_are_left_to_the_cases(tmp_path):
+    model = classifier("a", "b")
+    path, said = tmp_path / "model.onnx", "model.onnx has other nodes than this version"
+    model.export(path, format="onnx")
+    assert said not in str(verify(path, model))
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert said.replace("model", "optimised") in str(
+        verify(tmp_path / "optimised.onnx", model)
+    )
+    proto = onnx.load(path)
+    for entry in proto.metadata_props:
+        if entry.key == "kzoo_version":
+            entry.value = "0.0.1"
+    onnx.save(proto, path)
+    assert said in str(verify(path, model))
 
 
 @pytest.mark.parametrize(
