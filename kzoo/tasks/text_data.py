@@ -202,6 +202,35 @@ class LearnsText(Task):
         with _end_of_data(kwargs):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
+    def train_on_batch(
+        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
+    ):
+        """Keras's `train_on_batch`, also on strings; see `fit`."""
+        batch = self._one_batch(x, y, sample_weight, class_weight)
+        return super().train_on_batch(*batch, return_dict=return_dict)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """Keras's `test_on_batch`, also on strings; see `fit`."""
+        *batch, _ = self._one_batch(x, y, sample_weight)
+        return super().test_on_batch(*batch, return_dict=return_dict)
+
+    def predict_on_batch(self, x):
+        """Keras's `predict_on_batch`, also on strings."""
+        x = self._checked_examples(x)
+        return super().predict_on_batch(self.encode_text(x)[0] if is_text(x) else x)
+
+    def _one_batch(self, x, y=None, sample_weight=None, class_weight=None):
+        """Inputs, targets, weights of examples and of classes, as Keras takes them."""
+        x, y = self._checked_examples(x), as_list(y)
+        if not self._is_raw(x, y):
+            y = self._targets_beside(x, y, sample_weight)
+            class_weight = self._class_weights(class_weight, of_ints=True)
+            return x, y, sample_weight, class_weight
+        batch = self._batch(self._features(x, y, sample_weight, class_weight))
+        element = self._batch_element(batch)
+        element = element if isinstance(element, tuple) else (element,)
+        return (*element, None, None, None)[:4]
+
     def _checked_examples(self, x):
         """`x`, with texts as a list and lists of ids as arrays.
 
@@ -401,20 +430,22 @@ class LearnsText(Task):
         sample_weight=None,
         class_weight=None,
     ):
-        features = self.encode_examples(x, y)
-        numbers = None if sample_weight is None else self._examples_of_rows(x, y)
-        if numbers is not None:
-            sample_weight = _of_rows(sample_weight, numbers, len(x))
-        weights = self._weights(features, sample_weight, class_weight)
-        if weights is not None:
-            features = {**features, _WEIGHT: weights}
         return self.batches(
-            features,
+            self._features(x, y, sample_weight, class_weight),
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
             shuffle=shuffle,
             seed=seed,
         )
+
+    def _features(self, x, y, sample_weight, class_weight):
+        """Features of strings, with what each row counts, where that differs."""
+        features = self.encode_examples(x, y)
+        numbers = None if sample_weight is None else self._examples_of_rows(x, y)
+        if numbers is not None:
+            sample_weight = _of_rows(sample_weight, numbers, len(x))
+        weights = self._weights(features, sample_weight, class_weight)
+        return features if weights is None else {**features, _WEIGHT: weights}
 
     def _examples_of_rows(self, x, y):
         """The example, a number, of each row of `encode_examples`; `None`: one each."""

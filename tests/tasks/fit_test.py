@@ -8,7 +8,7 @@ import pytest
 import kzoo
 from kzoo.training import ResumableCheckpoint
 from kzoo.training.optimizers import LossScaleOptimizer
-from tests.harness import KillBefore, Killed, difference, to_numpy
+from tests.harness import KillBefore, Killed, difference, small_task, to_numpy
 from tests.reference import Reference
 from tests.words import (
     PAIRS,
@@ -394,3 +394,49 @@ def test_rows_beyond_the_learned_positions_are_refused():
             verb(ids)
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1"):
         model.energy(["a"], batch_size=0)
+
+
+def test_a_batch_of_strings_is_what_fit_makes_of_it():
+    model, same = seq2seq(), seq2seq()
+    same.set_weights(model.get_weights())
+    sources, targets = zip(*PAIRS, strict=True)
+    weights = np.arange(len(PAIRS), dtype="float32")
+    for each in (model, same):
+        each.compile(keras.optimizers.SGD(0.1))
+    (loss,) = model.fit(
+        sources, targets, sample_weight=weights, batch_size=len(PAIRS), verbose=0
+    ).history["loss"]
+    batch = same.train_on_batch(sources, targets, weights, return_dict=True)
+    assert difference(batch["loss"], loss) < 1e-5
+    assert (
+        difference(
+            same.test_on_batch(sources, targets, weights, return_dict=True)["loss"],
+            model.evaluate(sources, targets, sample_weight=weights, verbose=0)[0],
+        )
+        < 1e-5
+    )
+    logits = same.predict_on_batch(PAIRS)
+    assert difference(to_numpy(logits), same.predict(PAIRS, verbose=0)) < 1e-6
+    inputs, ids = same.encode_text(sources, targets)
+    found = same.test_on_batch(inputs, ids.tolist(), weights)
+    assert difference(found[0], same.test_on_batch(sources, targets, weights)[0]) < 1e-6
+    with pytest.raises(ValueError, match="one at least"):
+        same.train_on_batch([], [])
+
+
+def test_classes_of_a_batch_of_strings_are_weighed():
+    x, y = WORDS[:4], ["a", "b", "a", "b"]
+    model = small_task(
+        kzoo.TextClassifier,
+        labels=["a", "b"],
+        tokenizer=TOKENIZER,
+        dropout=0.0,
+        head_dropout=0.0,
+    )
+    model.compile(keras.optimizers.SGD(0.0))
+    ids, numbers = model.encode_text(x, y)
+    alone = [model.test_on_batch([a], [b])[0] for a, b in zip(x, y, strict=True)]
+    expected = np.average(alone, weights=[3.0, 0.5, 3.0, 0.5])
+    for data in ((x, y), (ids, numbers)):
+        loss = model.train_on_batch(*data, class_weight={"a": 3.0, "b": 0.5})[0]
+        assert difference(loss, expected) < 1e-5
