@@ -324,11 +324,30 @@ class EpochHistory(keras.callbacks.Callback):
     Args:
         path: a JSON list of dicts, one an epoch, rewritten after each: `epoch` from 1,
             `seconds` of the clock, and the measures.
+
+    Raises:
+        ValueError: at the start of `fit`, a file that holds something else.
     """
 
     def __init__(self, path):
         super().__init__()
         self.path = Path(path)
+        self._rows = []
+
+    def on_train_begin(self, logs=None):
+        """Reads what earlier epochs left."""
+        self._rows = []
+        if not self.path.exists():
+            return
+        try:
+            rows = json.loads(self.path.read_text(encoding="utf-8"))
+            self._rows = [row for row in rows if row["epoch"] > 0]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{self.path} should be a JSON list with a dict for each epoch, and is "
+                f"damaged or something else: {error!r}. Move it away, or give "
+                "EpochHistory another path."
+            ) from error
 
     def on_epoch_begin(self, epoch, logs=None):
         """Starts the clock."""
@@ -336,15 +355,12 @@ class EpochHistory(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the rows, without what a killed training wrote of this epoch."""
-        rows = []
-        if self.path.exists():
-            rows = json.loads(self.path.read_text(encoding="utf-8"))
         seconds = round(time.perf_counter() - self._start, 3)
         measures = {name: float(value) for name, value in (logs or {}).items()}
-        rows = [row for row in rows if row["epoch"] <= epoch]
-        rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
+        self._rows = [row for row in self._rows if row["epoch"] <= epoch]
+        self._rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, rows)
+        write_json(self.path, self._rows)
 
 
 # Fields of a config that may change: the function a model computes does not.

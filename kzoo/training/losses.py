@@ -76,9 +76,9 @@ class MaskedCrossEntropy(Configured, MaskedLoss):
         consistency=0.0,
     ):
         super().__init__(name)
-        if consistency < 0:
+        if not 0.0 <= consistency < float("inf"):
             raise ValueError(
-                "MaskedCrossEntropy.consistency must be 0 or more. "
+                "MaskedCrossEntropy.consistency must be finite, and 0 or more. "
                 f"Received: {consistency!r}."
             )
         if not 0.0 <= label_smoothing < 1.0:
@@ -121,6 +121,11 @@ class MaskedCrossEntropy(Configured, MaskedLoss):
             loss = token_cross_entropy(y_true, y_pred, self.ignore_id, smoothing)
         if not self.consistency:
             return loss
+        if y_true.shape[0] is not None and y_true.shape[0] % 2:
+            raise ValueError(
+                "consistency needs each example twice, in both halves of a batch. "
+                f"Received: {y_true.shape[0]} rows."
+            )
         first, second = ops.split(y_true, 2, axis=0)
         same = ops.all(first == second, axis=-1) if spread else first == second
         same = ops.tile(same, (2,) + (1,) * (len(ids.shape) - 1))

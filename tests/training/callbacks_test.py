@@ -391,6 +391,20 @@ def test_the_history_has_each_epoch_once_after_a_kill(tmp_path):
     assert all(row["seconds"] >= 0 for row in rows[1:])
 
 
+@pytest.mark.parametrize(
+    "content", ['[{"epoch": 1', '{"epoch": 1}', '[{"loss": 1}]', "7"]
+)
+def test_a_history_that_is_none_is_refused_before_the_first_epoch(tmp_path, content):
+    path = tmp_path / "history.json"
+    path.write_text(content)
+    model = new_model()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="history.json should be a JSON list"):
+        fit(model, 1, EpochHistory(path))
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    assert path.read_text() == content
+
+
 def test_no_epoch_leaves_the_weights(tmp_path):
     model = new_model()
     before = model.get_weights()

@@ -219,8 +219,11 @@ def test_consistency_adds_how_far_the_two_halves_of_a_batch_are_apart():
     assert float(same) == pytest.approx(float(plain(y_true, logits)), rel=1e-6)
     other = np.concatenate([y_true, y_true[::-1]])
     assert math.isnan(MaskedCrossEntropy(consistency=3.0)(other, both))
-    with pytest.raises(ValueError, match="consistency must be 0 or more"):
-        MaskedCrossEntropy(consistency=-1)
+    for wrong in (-1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="consistency must be finite, and 0 or"):
+            MaskedCrossEntropy(consistency=wrong)
+    with pytest.raises(ValueError, match="in both halves.* Received: 1 rows"):
+        MaskedCrossEntropy(consistency=3.0)(twice[:1], both[:1])
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
