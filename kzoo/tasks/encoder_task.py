@@ -57,6 +57,7 @@ class EncoderTask(LearnsText, Exports):
     texts_per_example = (1, 2)
     needs_targets = True
     num_classes = None  # of a classifier
+    own_options = ("max_length",)
 
     def __init__(self, config, tokenizer=None, max_length=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)
@@ -83,11 +84,6 @@ class EncoderTask(LearnsText, Exports):
             )
         self.max_length = max_length
         self._limit = max_length or (rows if learned else None)
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        return {"max_length": self.max_length}
 
     @property
     def sees_the_past_alone(self):
@@ -384,6 +380,13 @@ class PredictionTask(EncoderTask):
     """
 
     architectures = ("encoder", "decoder", "encoder_decoder")
+    own_options = (
+        "hidden_activation",
+        "head_dropout",
+        "hidden_bias",
+        "hidden_norm",
+        "head_use_bias",
+    )
 
     def __init__(
         self,
@@ -414,13 +417,6 @@ class PredictionTask(EncoderTask):
             dtype=self.dtype_policy,
             name="head",
         )
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        names = ("hidden_activation", "head_dropout", "hidden_bias", "hidden_norm")
-        own = {name: getattr(self, name) for name in (*names, "head_use_bias")}
-        return {**super().options, **own}
 
 
 def softmax(logits):

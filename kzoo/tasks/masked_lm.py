@@ -72,6 +72,7 @@ class MaskedLM(EncoderTask):
     architectures = ("encoder",)
     texts_per_example = (1,)
     needs_targets = False
+    own_options = ("mask_rate", "hidden_activation", "hidden_bias", "output_bias")
     trains_with_lora = ()
 
     def __init__(
@@ -110,12 +111,6 @@ class MaskedLM(EncoderTask):
         self.hidden_bias = self.head.hidden.use_bias
         self.output_bias = output_bias
         self.build()
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        names = ("mask_rate", "hidden_activation", "hidden_bias", "output_bias")
-        return {**super().options, **{name: getattr(self, name) for name in names}}
 
     @property
     def output_axes(self):

@@ -47,6 +47,7 @@ class PairScorer(TextRegressor):
     """
 
     texts_per_example = (2,)
+    own_options = ("output_activation",)
     one_example = ([("a", "a")], [0.0])
 
     def __init__(self, config, tokenizer=None, output_activation=None, **kwargs):
@@ -57,11 +58,6 @@ class PairScorer(TextRegressor):
                 f"Received: {output_activation!r}."
             )
         self.output_activation = output_activation
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        return {**super().options, "output_activation": self.output_activation}
 
     @property
     def output_axes(self):

@@ -57,6 +57,7 @@ class SentenceEmbedder(EncoderTask):
     one_example = (["a"], [0.0])
     texts_per_example = (1,)
     needs_targets = False
+    own_options = ("pooling", "normalize")
     ignore_id = float("nan")
 
     def __init__(
@@ -86,9 +87,8 @@ class SentenceEmbedder(EncoderTask):
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        own = {"pooling": self.pooling, "normalize": self.normalize}
-        own |= {"settings": self.settings} if self.settings else {}
-        return {**super().options, **own}
+        settings = {"settings": self.settings} if self.settings else {}
+        return {**super().options, **settings}
 
     @property
     def output_axes(self):

@@ -39,8 +39,8 @@ class Task(FineTunes, Model):
     """Stacks, a head, a tokenizer and the verbs of a user.
 
     A subclass makes `self.head` and calls `self.build()`; it says which
-    `architectures` it can have, the first by default, and in `options` what it is
-    given besides.
+    `architectures` it can have, the first by default, and in `own_options` what it
+    is given besides.
 
     Args:
         config: a `ModelConfig`.
@@ -51,6 +51,7 @@ class Task(FineTunes, Model):
     ignore_id = -1  # the target that losses and metrics leave out
     leaves_out_filling = True  # whether all losses and metrics do
     target_per_example = False  # else a sequence of them, some of `ignore_id`
+    own_options = ()  # arguments that a class adds, attributes of their names
     loaded = None  # the `LoadReport` of a pretrained one
 
     def __init__(self, config, tokenizer=None, **kwargs):
@@ -120,7 +121,9 @@ class Task(FineTunes, Model):
     @property
     def options(self):
         """What the task was given beside config and tokenizer, as JSON can hold it."""
-        return {}
+        kinds = reversed(type(self).__mro__)
+        names = [name for kind in kinds for name in vars(kind).get("own_options", ())]
+        return {name: getattr(self, name) for name in names}
 
     def compiled_function(self, key, function, signature):
         """A function of tensors that reads this model's weights, compiled once.

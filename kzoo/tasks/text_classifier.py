@@ -20,6 +20,7 @@ class TextTask(PredictionTask):
     """A stack, pooling, and a head: `units` numbers of each text."""
 
     target_per_example = True
+    own_options = ("pooling",)
 
     def __init__(self, config, units, tokenizer=None, pooling=None, **kwargs):
         super().__init__(config, units, tokenizer, **kwargs)
@@ -36,11 +37,6 @@ class TextTask(PredictionTask):
             "max" if pooling == "max_logits" else pooling, dtype=self.dtype_policy
         )
         self.build()
-
-    @property
-    def options(self):
-        """What the task was given beside config and tokenizer."""
-        return {**super().options, "pooling": self.pooling}
 
     @property
     def output_axes(self):
@@ -122,9 +118,8 @@ class TextClassifier(TextTask):
     @property
     def options(self):
         """What the task was given beside config and tokenizer."""
-        given = {"labels": self.labels} if self.labels else {}
-        count = {} if self.labels else {"num_classes": self.num_classes}
-        return {**super().options, **given, **count}
+        name = "labels" if self.labels else "num_classes"
+        return {**super().options, name: getattr(self, name)}
 
     @property
     def text_outputs(self):
