@@ -199,12 +199,5 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         run = self.compiled_function(("energy", *names), energy, signature)
         return run(*(inputs[name] for name in names), targets)
 
-    def compute_loss(self, x=None, y=None, *args, **kwargs):
-        """Keras's hook; without `y` the targets are the inputs, one token on."""
-        y = self.targets(x) if y is None else y
-        return super().compute_loss(x, y, *args, **kwargs)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook; without `y` the targets are the inputs, one token on."""
-        y = self.targets(x) if y is None else y
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+    def _compared(self, x, y):
+        return self.targets(x) if y is None else y

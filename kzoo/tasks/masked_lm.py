@@ -272,22 +272,14 @@ class MaskedLM(EncoderTask):
         targets = np.take_along_axis(targets, places, axis=1)
         return {**inputs, "masked_positions": places, "targets": targets}
 
-    def compute_loss(self, x=None, y=None, *args, **kwargs):
-        """Keras's hook; there must be targets."""
-        return super().compute_loss(x, self._given(y), *args, **kwargs)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook, which some backends call first; there must be targets."""
-        return super().compute_metrics(x, self._given(y), y_pred, sample_weight)
-
-    def _given(self, targets):
-        if targets is None:
+    def _compared(self, x, y):
+        if y is None:
             raise ValueError(
                 f"{self.name} has no targets: a pipeline gives (inputs, targets), as "
                 "`masked` makes them of a batch of ids. Arrays and lists of strings "
                 "need none."
             )
-        return targets
+        return y
 
     # Predictions.
 

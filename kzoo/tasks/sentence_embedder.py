@@ -247,13 +247,8 @@ class SentenceEmbedder(EncoderTask):
             return real[:, None, None]  # of a shape that no scores have
         return super()._targets_beside(x, y, weights)
 
-    def compute_loss(self, x=None, y=None, *args, **kwargs):
-        """Keras's hook; see `targets`."""
-        return super().compute_loss(x, self.targets(x, y), *args, **kwargs)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook; see `targets`."""
-        return super().compute_metrics(x, self.targets(x, y), y_pred, sample_weight)
+    def _compared(self, x, y):
+        return self.targets(x, y)
 
     # What it is used for.
 

@@ -463,8 +463,20 @@ class Task(FineTunes, Model):
         """The share of those targets that is right."""
         return [TokenAccuracy(ignore_id=self.ignore_id, name="accuracy")]
 
+    def _compared(self, x, y):
+        """What the loss and the metrics compare, of a batch's inputs and targets."""
+        return y
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """Keras's hook; a task may make the targets of the inputs."""
+        y = self._compared(x, y)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook, called after a batch's loss was computed."""
+        """Keras's hook, after the loss of the batch; on some backends also before."""
+        y = self._compared(x, y)
         if isinstance(self._loss_tracker, WeightedLoss):
             self._loss_tracker.add_batch(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
