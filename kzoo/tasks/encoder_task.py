@@ -163,16 +163,14 @@ class EncoderTask(LearnsText, Exports):
             dict of `token_ids`, and `segment_ids` where the model has segments: lists
             of int32 (T,).
         """
-        names = self._signature()
-        features, cut = {name: [] for name in names}, 0
+        rows, cut = [], 0
         for parts in zip(*map(self._ids, self._sides(x))):
             parts, was_cut = self._fitted(list(parts))
             cut += was_cut
             ids, segments = self.template.join(parts)
             if not ids:  # an empty text, and nothing around it
                 ids, segments = [self.config.start_token_id], [0]
-            for name, values in zip(names, (ids, segments)):
-                features[name].append(np.array(values, "int32"))
+            rows.append((np.array(ids, "int32"), np.array(segments, "int32")))
         if cut and self.max_length is None:
             warnings.warn(
                 f"{cut} of {len(x)} examples were cut to the learned positions, "
@@ -180,6 +178,13 @@ class EncoderTask(LearnsText, Exports):
                 "keeps them; max_length=... says that this is what you want.",
                 stacklevel=2,
             )
+        return self._named_rows(rows)
+
+    def _named_rows(self, rows):
+        """Features of (ids, segments) a row; segments where the model has some."""
+        features = {"token_ids": [ids for ids, _ in rows]}
+        if "segment_ids" in self._signature():
+            features["segment_ids"] = [segments for _, segments in rows]
         return features
 
     def text_rows(self, example):

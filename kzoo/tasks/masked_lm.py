@@ -225,7 +225,7 @@ class MaskedLM(EncoderTask):
             room = max(1, self._limit - around if self._limit else len(ids))
             for first in range(0, max(1, len(ids)), room):
                 rows.append(self.template.join([ids[first : first + room]]))
-        return dict(zip(self._signature(), map(list, zip(*rows))))
+        return self._named_rows(rows)
 
     def _unpadded(self, inputs):
         """Features of the real tokens of arrays."""

@@ -239,7 +239,7 @@ class QuestionAnswering(PredictionTask):
         A row is (example, its tokens of the context, those it owns, its first place).
         """
         questions, contexts = self._sides(x)
-        around, rows, segments, owned = self.template.around(2), [], [], []
+        around, rows, owned = self.template.around(2), [], []
         asked = self._encode(questions)
         read, offsets = self.text_tokenizer.encode_with_offsets(contexts)
         for number, (question, context) in enumerate(zip(asked, read)):
@@ -255,11 +255,9 @@ class QuestionAnswering(PredictionTask):
                 room -= len(question)
             before = sum(map(len, (*around[:2], question)))
             for (first, last), own in windows([1] * len(context), room):
-                ids, parts = self.template.join([question, context[first:last]])
-                rows.append(ids)
-                segments.append(parts)
+                rows.append(self.template.join([question, context[first:last]]))
                 owned.append((number, (first, last), own, before))
-        return dict(zip(self._signature(), (rows, segments))), owned, offsets
+        return self._named_rows(rows), owned, offsets
 
     def _inputs_and_targets(self, batch):
         batch = dict(batch)

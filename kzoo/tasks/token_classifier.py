@@ -167,8 +167,7 @@ class TokenClassifier(PredictionTask):
                 rows.append([*row, *behind])
                 words = range(begin, end)
                 owned.append((number, words, [places[word] for word in words]))
-        segments = [[0] * len(row) for row in rows]
-        return dict(zip(self._signature(), (rows, segments))), owned
+        return self._named_rows([(row, [0] * len(row)) for row in rows]), owned
 
     # Predictions.
 
