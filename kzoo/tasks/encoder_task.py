@@ -14,7 +14,7 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.forms import check_batch_size, check_no_others, is_text, number_of
+from kzoo.tasks.forms import check_batch_size, is_text, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 from kzoo.training import MaskedCrossEntropy
@@ -303,7 +303,11 @@ class EncoderTask(LearnsText, Exports):
         x = self._checked_examples(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
-        check_no_others(self, kwargs)
+        if kwargs:
+            raise TypeError(
+                f"{self.name} reads texts with batch_size and verbose alone. Received: "
+                f"{sorted(kwargs)}."
+            )
         return self._predict_texts(x, batch_size=batch_size, verbose=verbose)
 
     def _predict_texts(self, x, **options):

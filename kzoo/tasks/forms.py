@@ -126,20 +126,6 @@ def check_batch_size(rows):
         )
 
 
-def check_no_others(task, options):
-    """Raises `TypeError` where a verb that reads texts is given what it has not.
-
-    Args:
-        task: whose verb it is.
-        options: those left over.
-    """
-    if options:
-        raise TypeError(
-            f"{task.name} reads texts with batch_size and verbose alone. Received: "
-            f"{sorted(options)}."
-        )
-
-
 def is_tf_data(data):
     """Whether this is a `tf.data.Dataset`."""
     return hasattr(data, "element_spec")
