@@ -219,7 +219,7 @@ class CausalLM(LanguageModel):
         Returns:
             float (B, T, V).
         """
-        self._check_keys(inputs, [*self._signature()], [self.prompt_mask])
+        self._check_keys(inputs, [*self._signature()])
         ids = inputs["token_ids"]
         mask = inputs.get("padding_mask")
         if mask is None:

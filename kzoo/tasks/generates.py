@@ -529,7 +529,7 @@ class Generates(Task):
         """
         mask = None
         if isinstance(inputs, dict):
-            self._check_keys(inputs, [self.prompt_input], [self.prompt_mask])
+            self._check_keys(inputs, [self.prompt_input])
             mask = inputs.get(self.prompt_mask)
             inputs = self._given(inputs[self.prompt_input])
         rows = [self._row(number, row) for number, row in enumerate(inputs)]
@@ -552,7 +552,14 @@ class Generates(Task):
         if wrong is not None:
             raise ValueError(f"Token ids must be in [0, {size}). Received: {wrong}.")
 
-    def _check_keys(self, inputs, required, optional):
+    def _check_keys(self, inputs, required):
+        """Raises `ValueError` unless inputs are a dict of these, and maybe a mask."""
+        if not isinstance(inputs, dict):
+            raise ValueError(
+                f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
+                f"length). Received: {type(inputs).__name__}."
+            )
+        optional = [self.prompt_mask]
         if not set(required) <= set(inputs) <= {*required, *optional}:
             raise ValueError(
                 f"{self.name} reads {required}, and {optional} where given. "

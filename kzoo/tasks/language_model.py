@@ -139,7 +139,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         check_batch_size(batch_size)
         x, y = self._checked_examples(x), as_list(y)
         if not is_text(x):
-            self._check_keys(x, [*self._signature()], [self.prompt_mask])
+            self._check_keys(x, [*self._signature()])
             y = keras.ops.convert_to_numpy(self.targets(x) if y is None else y)
             self._check_table(self.decoder_input, y)
             y = y.astype("int32")
@@ -175,14 +175,6 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
                     f"{lengths[longest] - unread} tokens in {name} of example "
                     f"{longest}."
                 )
-
-    def _check_keys(self, inputs, required, optional):
-        if not isinstance(inputs, dict):
-            raise ValueError(
-                f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
-                f"length). Received: {type(inputs).__name__}."
-            )
-        super()._check_keys(inputs, required, optional)
 
     def _energy(self, inputs, targets):
         names = sorted(inputs)
