@@ -4,6 +4,7 @@ Shapes: B examples, T tokens, D hidden_dim, C numbers of a prediction.
 """
 
 import warnings
+from typing import get_args
 
 import keras
 import numpy as np
@@ -90,8 +91,16 @@ class EncoderTask(LearnsText, Exports):
         """Whether a token's state follows from it and those before it alone."""
         return self.encoder is None and self.config.decoder.causal
 
-    def _warn_of_the_first(self, pooling):
-        """Warns where a text's vector would be that of its first token, alone."""
+    def _check_pooling(self, pooling, kinds):
+        """Refuses what is none of `kinds`, a `Literal`.
+
+        And warns where a text's vector would be that of its first token, alone.
+        """
+        if pooling not in get_args(kinds):
+            raise ValueError(
+                f"pooling must be one of {list(get_args(kinds))}. "
+                f"Received: {pooling!r}."
+            )
         if pooling == "cls" and self.sees_the_past_alone:
             warnings.warn(
                 f"pooling='cls' reads the first token, and in the causal stack of "

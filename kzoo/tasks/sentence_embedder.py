@@ -1,7 +1,5 @@
 """A vector of a text; texts of like meaning have vectors of a like direction."""
 
-from typing import get_args
-
 import keras
 import numpy as np
 
@@ -71,12 +69,7 @@ class SentenceEmbedder(EncoderTask):
         **kwargs,
     ):
         super().__init__(config, tokenizer=tokenizer, max_length=max_length, **kwargs)
-        if pooling not in get_args(PoolingKind):
-            raise ValueError(
-                f"pooling must be one of {list(get_args(PoolingKind))}. "
-                f"Received: {pooling!r}."
-            )
-        self._warn_of_the_first(pooling)
+        self._check_pooling(pooling, PoolingKind)
         self.pooling, self.normalize = pooling, normalize
         self.pool = Pooling(pooling, dtype=self.dtype_policy)
         # Past Layer.__setattr__, whose dicts JSON need not know.

@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from typing import Literal, get_args
+from typing import Literal
 
 import keras
 import numpy as np
@@ -26,12 +26,7 @@ class TextTask(PredictionTask):
         super().__init__(config, units, tokenizer, **kwargs)
         if pooling is None:
             pooling = "last" if self.sees_the_past_alone else "cls"
-        self._warn_of_the_first(pooling)
-        if pooling not in get_args(TextPooling):
-            raise ValueError(
-                f"pooling must be one of {list(get_args(TextPooling))}. "
-                f"Received: {pooling!r}."
-            )
+        self._check_pooling(pooling, TextPooling)
         self.pooling = pooling
         self.pool = Pooling(
             "max" if pooling == "max_logits" else pooling, dtype=self.dtype_policy
