@@ -136,9 +136,8 @@ class CausalLM(LanguageModel):
         Returns:
             A `kzoo.generation.Start`.
         """
-        ids, mask = inputs["token_ids"], inputs.get("padding_mask")
-        if mask is None:
-            mask = ops.not_equal(ids, self.config.pad_token_id)
+        ids = inputs["token_ids"]
+        mask = self._padding_mask(ids, inputs.get("padding_mask"))
         order = ops.argsort(ops.cast(mask, "int32"))  # stable: padding comes first
         ids = ops.take_along_axis(ids, order, axis=1)
         real = ops.sum(ops.cast(mask, "int32"), axis=1)
@@ -221,7 +220,5 @@ class CausalLM(LanguageModel):
         """
         self._check_keys(inputs, [*self._signature()])
         ids = inputs["token_ids"]
-        mask = inputs.get("padding_mask")
-        if mask is None:
-            mask = ops.not_equal(ids, self.config.pad_token_id)
+        mask = self._padding_mask(ids, inputs.get("padding_mask"))
         return self.head(self.decoder(ids, padding_mask=mask, training=training))

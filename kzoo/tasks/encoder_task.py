@@ -136,9 +136,8 @@ class EncoderTask(LearnsText, Exports):
                 f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
                 f"where given. Received the keys {sorted(inputs)}."
             )
-        ids, mask = inputs["token_ids"], ops.as_bool(inputs.get("padding_mask"))
-        if mask is None:
-            mask = ops.not_equal(ids, self.config.pad_token_id)
+        ids = inputs["token_ids"]
+        mask = self._padding_mask(ids, ops.as_bool(inputs.get("padding_mask")))
         segments = inputs.get("segment_ids")
         given = dict(padding_mask=mask, training=training)
         if segments is not None:

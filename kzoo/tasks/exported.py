@@ -150,7 +150,7 @@ class Exports(Task):
         message = f"{name} must have at most {limit} ids"
         if padded:
             return within(ids, limit, message, axis=1)
-        real = ops.not_equal(ids, self.config.pad_token_id)
+        real = self._padding_mask(ids)
         used = ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
         return ops.required(ids, used <= limit, message)
 
@@ -328,7 +328,7 @@ class ExportsGeneration(Exports):
         if decoder.positions == "learned":
             places = room = decoder.max_sequence_length
             if not self.config.encoder:
-                real = ops.not_equal(inputs[prompt], self.config.pad_token_id)
+                real = self._padding_mask(inputs[prompt])
                 room = places - ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
             message = f"prompt and max_new_tokens must fit into {places} positions"
             inputs["max_new_tokens"] = ops.required(limit, limit <= room, message)

@@ -100,9 +100,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         after = ops.concatenate([ids[:, 1:], last], axis=1)
         if self.decoder_input != self.prompt_input:  # padded on the right, by ids
             return after
-        mask = x.get(self.prompt_mask)
-        real = ops.not_equal(ids, pad) if mask is None else mask
-        real = ops.cast(real, "int32")
+        real = ops.cast(self._padding_mask(ids, x.get(self.prompt_mask)), "int32")
         none = ops.full((ops.dim(ids, 0), 1), 0, "int32")
         both = real * ops.concatenate([real[:, 1:], none], axis=1)
         return ops.where(ops.not_equal(both, 0), after, ops.cast(pad, ids.dtype))

@@ -232,7 +232,7 @@ class SentenceEmbedder(EncoderTask):
             )
         if y is not None:
             return ops.reshape(y, (-1,)) if made else ops.cast(y, "float32")
-        return ops.any(ops.not_equal(ids[:, 0], self.config.pad_token_id), axis=1)
+        return ops.any(self._padding_mask(ids[:, 0]), axis=1)
 
     def _targets_beside(self, x, y, weights):
         if y is None and weights is not None and isinstance(x, dict):

@@ -88,9 +88,7 @@ class Seq2SeqLM(LanguageModel):
             float (B, S, D), bool (B, S).
         """
         ids = inputs["encoder_token_ids"]
-        mask = inputs.get("encoder_padding_mask")
-        if mask is None:
-            mask = ops.not_equal(ids, self.config.pad_token_id)
+        mask = self._padding_mask(ids, inputs.get("encoder_padding_mask"))
         return self.encoder(ids, padding_mask=mask, training=training), mask
 
     prompt_input = "encoder_token_ids"

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from kzoo import ops
 from kzoo.checkpoints.engine import LoadReport
 from kzoo.checkpoints.files import open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
@@ -153,6 +154,10 @@ class Task(FineTunes, Model):
         while len(kept.functions) > _KEPT:
             del kept.functions[next(iter(kept.functions))]
         return made
+
+    def _padding_mask(self, ids, mask=None):
+        """Where ids are real: as the mask says, or where the id is not padding's."""
+        return ops.not_equal(ids, self.config.pad_token_id) if mask is None else mask
 
     # Weights under their contract names.
 
