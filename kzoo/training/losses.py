@@ -26,7 +26,7 @@ class MaskedLoss(keras.losses.Loss):
         return super().__call__(y_true, y_pred, sample_weight=weights)
 
 
-class Configured:
+class KeepsArguments:
     """Mixin of what keeps the arguments of `__init__` as attributes of their names."""
 
     def get_config(self):
@@ -36,7 +36,7 @@ class Configured:
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class MaskedCrossEntropy(Configured, MaskedLoss):
+class MaskedCrossEntropy(KeepsArguments, MaskedLoss):
     """Mean cross-entropy of the targets, padding left out.
 
     With label smoothing e the target distribution is 1 - e on the target plus e / V
@@ -269,7 +269,7 @@ def _with_own_gradient(y_true, logits, label_smoothing):
     return cross_entropy(logits)
 
 
-class _NumberLoss(Configured, MaskedLoss):
+class _NumberLoss(KeepsArguments, MaskedLoss):
     """Over targets that are numbers; NaN is left out."""
 
     def weights(self, y_true, sample_weight=None):
@@ -387,7 +387,7 @@ class CosineSimilarityLoss(_NumberLoss):
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class ContrastiveLoss(Configured, MaskedLoss):
+class ContrastiveLoss(KeepsArguments, MaskedLoss):
     """Cross-entropy of finding a text's partner among those of the whole batch.
 
     Row i has an anchor, its positive, and optionally hard negatives. The anchor's
@@ -452,7 +452,7 @@ class ContrastiveLoss(Configured, MaskedLoss):
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class SimilarityLoss(Configured, MaskedLoss):
+class SimilarityLoss(KeepsArguments, MaskedLoss):
     """`CosineSimilarityLoss` of scores, `ContrastiveLoss` of pairs without.
 
     Called as these two; bool `y_true` only says which rows are pairs, other numbers

@@ -8,14 +8,14 @@ import keras
 from keras import ops
 
 from kzoo.training.losses import (
-    Configured,
+    KeepsArguments,
     target_ids,
     token_cross_entropy,
     token_weights,
 )
 
 
-class TokenMean(Configured, keras.metrics.Mean):
+class TokenMean(KeepsArguments, keras.metrics.Mean):
     """Mean over tokens of what `_values` gives for each."""
 
     def __init__(self, ignore_id=0, name=None):

@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
-from kzoo.training.losses import Configured
+from kzoo.training.losses import KeepsArguments
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
 class WarmupInverseSquareRoot(
-    Configured, keras.optimizers.schedules.LearningRateSchedule
+    KeepsArguments, keras.optimizers.schedules.LearningRateSchedule
 ):
     """Linear warm-up, then decay by the inverse square root of the step.
 
