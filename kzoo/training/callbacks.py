@@ -230,18 +230,14 @@ class CheckpointAverage(keras.callbacks.Callback):
             with _open_arrays(path) as (meta, _):
                 _check_fits(path, meta, weights)
         for i, variable in enumerate(weights):
-            if not keras.backend.is_float_dtype(variable.dtype):
-                files_read = files[-1:]
-            else:
-                files_read = files
-            total = 0
-            for path in files_read:
+            is_float = keras.backend.is_float_dtype(variable.dtype)
+            total, used = 0, files if is_float else files[-1:]
+            for path in used:
                 with _open_arrays(path) as (_, read):
                     value = read(i)
                 # float64, because a sum in float32 would round once a file.
-                exact = value.astype(np.float64) if len(files_read) > 1 else value
-                total = total + exact
-            mean = total / len(files_read) if len(files_read) > 1 else total
+                total = total + (value.astype(np.float64) if is_float else value)
+            mean = total / len(used) if is_float else total
             variable.assign(mean.astype(value.dtype))
 
 
