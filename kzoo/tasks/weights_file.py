@@ -1,7 +1,9 @@
 """Safetensors files of named weights: all of them, or adapters alone."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -43,10 +45,9 @@ def write_safetensors(path, variables, metadata=None, dtype=None):
 
 def _rounded(name, tensor, dtype):
     """A tensor of `stored` in another float dtype."""
-    shape, own, read = tensor
 
     def rounded():
-        array = read()
+        array = tensor.read()
         with np.errstate(over="ignore"):
             result = array.astype(dtype)
         if not np.array_equal(np.isfinite(result), np.isfinite(array)):
@@ -56,19 +57,23 @@ def _rounded(name, tensor, dtype):
             )
         return result
 
-    is_float = own.name in DTYPES or own.kind == "f"
-    return (shape, dtype, rounded) if is_float else tensor
+    is_float = tensor.dtype.name in DTYPES or tensor.dtype.kind == "f"
+    return Stored(tensor.shape, dtype, rounded) if is_float else tensor
+
+
+class Stored(NamedTuple):
+    """A variable as files take it; `read` gives the array."""
+
+    shape: tuple
+    dtype: np.dtype
+    read: Callable
 
 
 def stored(variable):
-    """A variable as files take it: shape, dtype, a function that gives the array."""
-    name = keras.backend.standardize_dtype(variable.dtype)
-    dtype = numpy_dtype(name)
-    return (
-        tuple(variable.shape),
-        dtype,
-        functools.partial(keras.ops.convert_to_numpy, variable),
-    )
+    """A variable as files take it."""
+    dtype = numpy_dtype(keras.backend.standardize_dtype(variable.dtype))
+    read = functools.partial(keras.ops.convert_to_numpy, variable)
+    return Stored(tuple(variable.shape), dtype, read)
 
 
 def read_into(variable, file, name, fill=fill):

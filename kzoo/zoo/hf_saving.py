@@ -2,9 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from kzoo import tasks
 from kzoo.checkpoints.engine import tensors_of
@@ -83,7 +81,7 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
     else:
         raise ValueError(f"{task.name} cannot be saved as {reasons}.")
     with lora_merged(task):
-        variables = {k: _Stored(*stored(v)) for k, v in task.named_variables().items()}
+        variables = {k: stored(v) for k, v in task.named_variables().items()}
         prefix = "" if task.head is None else described.prefix_of(name)
         tensors = tensors_of(
             described, name, variables, task.config, tied(task), prefix
@@ -179,14 +177,6 @@ def _generation(task):
             stacklevel=3,
         )
     return keys
-
-
-class _Stored(NamedTuple):
-    """A variable as `tensors_of` reads it."""
-
-    shape: tuple
-    dtype: Any
-    read: Callable
 
 
 def _write_options(family, name, task, keys):
