@@ -225,32 +225,19 @@ def _read(recipe, folder, part, source):
             raise DataError(_missing(recipe, folder, part, file, given))
     if data.format == "tagged":
         return load_tagged(files[0], columns=columns or (0, 1))
+    options = dict(split=source.split, extra_columns=data.extra_columns)
     if data.format in ("text", "running"):
-        examples = load_texts(
-            files[0],
-            column=columns[0] if columns else None,
-            split=source.split,
-            whole=data.format == "running",
-            extra_columns=data.extra_columns,
-        )
+        column = columns[0] if columns else None
+        whole = data.format == "running"
+        examples = load_texts(files[0], column=column, whole=whole, **options)
         return [_prepared(data, text) for text in examples]
     if data.format == "parallel":
         examples = load_pairs(tuple(files))
     elif len(columns or (0, 1)) == 2:
-        examples = load_pairs(
-            files[0],
-            columns=columns,
-            split=source.split,
-            extra_columns=data.extra_columns,
-        )
+        examples = load_pairs(files[0], columns=columns, **options)
     else:
-        examples = load_rows(
-            files[0],
-            columns=columns,
-            split=source.split,
-            extra_columns=data.extra_columns,
-            count=len(columns),
-        )
+        count = len(columns)
+        examples = load_rows(files[0], columns=columns, count=count, **options)
     return [tuple(_prepared(data, text) for text in example) for example in examples]
 
 
