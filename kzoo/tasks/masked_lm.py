@@ -380,7 +380,8 @@ class MaskedLM(EncoderTask):
             of -log p of them all, and how many are chosen. In the batches' order.
         """
         x, found = self._checked_examples(x), []
-        for batch in self._batches(x, None, batch_size, None, shuffle=False, seed=seed):
+        options = dict(batch_size=batch_size, shuffle=False, seed=seed)
+        for batch in self._batches(x, None, **options):
             inputs, targets = self._inputs_and_targets(batch)
             places = inputs.pop("masked_positions")[..., None]
             logits = self.forward_function(list(inputs))(*inputs.values())

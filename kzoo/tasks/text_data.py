@@ -101,10 +101,10 @@ class LearnsText(Task):
             batches = self._batches(
                 x,
                 y,
-                batch_size,
-                tokens_per_batch,
-                sample_weight=sample_weight,
-                class_weight=class_weight,
+                sample_weight,
+                class_weight,
+                batch_size=batch_size,
+                tokens_per_batch=tokens_per_batch,
                 shuffle=shuffle,
                 seed=seed,
             )
@@ -174,9 +174,9 @@ class LearnsText(Task):
             held_out = self._batches(
                 x,
                 y,
-                batch_size,
-                tokens_per_batch,
-                sample_weight=weights,
+                weights,
+                batch_size=batch_size,
+                tokens_per_batch=tokens_per_batch,
                 shuffle=False,
             )
             return self.pipeline(held_out, epochs=1)
@@ -192,7 +192,7 @@ class LearnsText(Task):
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             batches = self._batches(
-                x, y, batch_size, None, sample_weight=sample_weight, shuffle=False
+                x, y, sample_weight, batch_size=batch_size, shuffle=False
             )
             x, y, batch_size = self.pipeline(batches, epochs=1), None, None
         else:
@@ -418,25 +418,10 @@ class LearnsText(Task):
         """What fills rows of each feature."""
         return dict.fromkeys(features, self.config.pad_token_id)
 
-    def _batches(
-        self,
-        x,
-        y,
-        batch_size,
-        tokens_per_batch,
-        *,
-        shuffle,
-        seed=0,
-        sample_weight=None,
-        class_weight=None,
-    ):
-        return self.batches(
-            self._features(x, y, sample_weight, class_weight),
-            batch_size=batch_size,
-            tokens_per_batch=tokens_per_batch,
-            shuffle=shuffle,
-            seed=seed,
-        )
+    def _batches(self, x, y, sample_weight=None, class_weight=None, **options):
+        """Batches of examples; the options are those of `batches`."""
+        features = self._features(x, y, sample_weight, class_weight)
+        return self.batches(features, **options)
 
     def _features(self, x, y, sample_weight, class_weight):
         """Features of strings, with what each row counts, where that differs."""
@@ -541,16 +526,9 @@ class LearnsText(Task):
         Returns:
             `tf.data.Dataset` or `grain.MapDataset`, for `fit(shuffle=False)`.
         """
-        make = (
-            batches.to_tf_data
-            if keras.backend.backend() == "tensorflow"
-            else batches.to_grain
-        )
-        return make(
-            epochs=epochs,
-            start=start,
-            transform=self._batch_element,
-        )
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        make = batches.to_tf_data if on_tensorflow else batches.to_grain
+        return make(epochs=epochs, start=start, transform=self._batch_element)
 
     def _batch_element(self, batch):
         weights = batch.get(_WEIGHT)
