@@ -85,11 +85,9 @@ def draw_map(axes, values, *, limits, colors=SEQUENTIAL, aspect="auto"):
     return image
 
 
-def color_bar(figure, image, axes, label, **options):
+def color_bar(figure, image, axes, label):
     """The scale beside a picture."""
-    bar = figure.colorbar(
-        image, ax=axes, **{"shrink": 0.8, "aspect": 40, "pad": 0.01, **options}
-    )
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=40, pad=0.01)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, color=FAINT, labelcolor=INK)
     bar.set_label(label, fontsize=8, color=INK, parse_math=False)
