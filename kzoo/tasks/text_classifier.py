@@ -377,20 +377,16 @@ def encode_numbers(y, name):
     Raises:
         ValueError: something else than a number, NaN or infinity; it is named.
     """
-    values = np.asarray(y)
-    if values.ndim != 1 or values.dtype.kind not in "iufb":
-        received = f"a shape of {values.shape}"
-        if values.ndim == 1:
-            right = [isinstance(value, numbers.Real) for value in values.tolist()]
-            i = right.index(False)
-            received = f"{y[i]!r} for example {i}"
-        raise ValueError(
-            f"{name} needs a number for each example. Received: {received}."
-        )
-    if not np.isfinite(values).all():
+    values, wrong = np.asarray(y), None
+    if values.ndim != 1:
+        wrong = f"a shape of {values.shape}"
+    elif values.dtype.kind not in "iufb":
+        right = [isinstance(value, numbers.Real) for value in values.tolist()]
+        i = right.index(False)
+        wrong = f"{y[i]!r} for example {i}"
+    elif not np.isfinite(values).all():
         i = int(np.argmin(np.isfinite(values)))
-        raise ValueError(
-            f"{name} needs a number for each example. "
-            f"Received: {values[i]} for example {i}."
-        )
+        wrong = f"{values[i]} for example {i}"
+    if wrong:
+        raise ValueError(f"{name} needs a number for each example. Received: {wrong}.")
     return values.astype("float32")
