@@ -133,10 +133,7 @@ def attention_heads(weights, *, lengths=None, layers=None, example=0, title=None
             there.
     """
     layer_list = by_layer(weights, example, "attention_heads")
-    names = [
-        _index("layer", index, len(layer_list))
-        for index in _indices(layers, len(layer_list))
-    ]
+    names = list(_chosen("layer", layers, len(layer_list)))
     if not names:
         raise ValueError("attention_heads needs one layer at least.")
     rows, keys = layer_list[0].shape[1:]
@@ -262,16 +259,20 @@ def check_weights(who, arrays):
             )
 
 
-def _indices(given, count):
-    """Those given, of which one may stand alone; all by default."""
-    return range(count) if given is None else np.ravel(given).tolist()
+def _chosen(what, given, count):
+    """Yields indices from 0: those given, of which one may stand alone, or all."""
+    for index in range(count) if given is None else np.ravel(given).tolist():
+        if not -count <= index < count:
+            raise ValueError(
+                f"There is no {what} {index}: the weights have {count}, counted from 0."
+            )
+        yield index % count
 
 
 def _panels(layer_list, layers, heads):
     """(title, float (T, S)) of each panel."""
     panels = []
-    for index in _indices(layers, len(layer_list)):
-        layer = _index("layer", index, len(layer_list))
+    for layer in _chosen("layer", layers, len(layer_list)):
         values = layer_list[layer]
         where = f"layer {layer + 1}" if len(layer_list) > 1 else ""
         if isinstance(heads, str):
@@ -282,18 +283,9 @@ def _panels(layer_list, layers, heads):
             name = ", ".join(filter(None, (where, "mean of heads")))
             panels.append((name, values.mean(axis=0)))
             continue
-        for number in _indices(heads, len(values)):
-            head = _index("head", number, len(values))
+        for head in _chosen("head", heads, len(values)):
             name = f"head {head + 1}" if len(values) > 1 else ""
             panels.append((", ".join(filter(None, (where, name))), values[head]))
     if not panels:
         raise ValueError("attention needs one layer and one head at least.")
     return panels
-
-
-def _index(what, index, count):
-    if not -count <= index < count:
-        raise ValueError(
-            f"There is no {what} {index}: the weights have {count}, counted from 0."
-        )
-    return index % count
