@@ -412,10 +412,7 @@ class ExportsGeneration(Exports):
             ),
             # The third of equal tokens would repeat the pair of the first two.
             "greedy, no pair twice": case(
-                (2, 7),
-                3,
-                no_repeat_ngram_size=2,
-                **only(one),
+                (2, 7), 3, no_repeat_ngram_size=2, **only(one)
             ),
             # Two have ended after two steps, and a third that goes on is better.
             "2 beams, not ended early": case(

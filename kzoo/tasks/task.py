@@ -21,12 +21,7 @@ from kzoo.models.stack import Model
 from kzoo.tasks.fine_tuning import FineTunes
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
-from kzoo.training import (
-    Adam,
-    MaskedCrossEntropy,
-    MaskedLoss,
-    TokenAccuracy,
-)
+from kzoo.training import Adam, MaskedCrossEntropy, MaskedLoss, TokenAccuracy
 from kzoo.training.loss_tracker import WeightedLoss
 from kzoo.training.metrics import TokenMean
 from kzoo.training.optimizers import LossScaleOptimizer

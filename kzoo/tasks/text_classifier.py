@@ -98,14 +98,7 @@ class TextClassifier(TextTask):
 
     one_example = (["a"], [0])
 
-    def __init__(
-        self,
-        config,
-        labels=None,
-        num_classes=None,
-        tokenizer=None,
-        **kwargs,
-    ):
+    def __init__(self, config, labels=None, num_classes=None, tokenizer=None, **kwargs):
         labels, count = check_labels(labels, num_classes)
         super().__init__(config, count, tokenizer, **kwargs)
         self.labels, self.num_classes = labels, count

@@ -437,13 +437,7 @@ class LearnsText(Task):
         return None
 
     def batches(
-        self,
-        features,
-        *,
-        batch_size=None,
-        tokens_per_batch=None,
-        shuffle=True,
-        seed=0,
+        self, features, *, batch_size=None, tokens_per_batch=None, shuffle=True, seed=0
     ):
         """Batches as `fit` makes them of strings, for `pipeline`.
 

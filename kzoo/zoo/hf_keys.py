@@ -3,11 +3,7 @@
 import math
 import warnings
 
-from kzoo.checkpoints.generation_config import (
-    OLDER,
-    check_generation,
-    read_generation,
-)
+from kzoo.checkpoints.generation_config import OLDER, check_generation, read_generation
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.generation import as_defaults
 from kzoo.tasks.task import CONFIG_FILE

@@ -7,14 +7,7 @@ from kzoo.files import write_json
 from kzoo.models import AttentionRecorder
 from kzoo.tasks import Seq2SeqLM
 from kzoo.tasks.token_classifier import split_words
-from kzoo.zoo.registry import (
-    ATTENTION,
-    CURVE,
-    EXAMPLES,
-    HISTORY,
-    RECIPE,
-    read_record,
-)
+from kzoo.zoo.registry import ATTENTION, CURVE, EXAMPLES, HISTORY, RECIPE, read_record
 
 _TOKENS = 48  # the most of a side of a picture
 _TOP = 3  # candidates of a mask

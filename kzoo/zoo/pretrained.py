@@ -8,12 +8,7 @@ from pathlib import Path
 import keras
 
 from kzoo import tasks
-from kzoo.checkpoints.engine import (
-    LoadReport,
-    check_sizes,
-    has_own_head,
-    load_weights,
-)
+from kzoo.checkpoints.engine import LoadReport, check_sizes, has_own_head, load_weights
 from kzoo.checkpoints.files import open_file, open_tensors
 from kzoo.checkpoints.hub import local_folder
 from kzoo.config import DROPOUT_RATES
