@@ -10,12 +10,13 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.forms import check_batch_size, is_text, number_of
+from kzoo.tasks.forms import is_text, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 from kzoo.training import MaskedCrossEntropy
@@ -336,7 +337,7 @@ class EncoderTask(LearnsText, Exports):
         Raises:
             ValueError: numbers among these are not finite; it says why.
         """
-        check_batch_size(batch_size)
+        check_count("batch_size", batch_size)
         rows = features["token_ids"]
         function = self.forward_function(list(features))
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))

@@ -1,7 +1,6 @@
 """Forms in which data comes: texts, columns of tables, arrays, pipelines."""
 
 import collections.abc
-import numbers
 
 import keras
 import numpy as np
@@ -116,14 +115,6 @@ def columns_of(element):
 
     parts = element if isinstance(element, tuple) else (element,)
     return [column(part) for part in parts]
-
-
-def check_batch_size(rows):
-    """Raises `ValueError` where a batch would have no row."""
-    if not isinstance(rows, numbers.Integral) or rows < 1:
-        raise ValueError(
-            f"batch_size must be an integer of at least 1. Received: {rows!r}."
-        )
 
 
 def is_tf_data(data):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.generation import (
     IMPOSSIBLE,
     SEARCH_INPUTS,
@@ -22,7 +23,7 @@ from kzoo.generation import (
     shape_bucket,
 )
 from kzoo.generation.streaming import TextStream, before_end, before_stop
-from kzoo.tasks.forms import check_batch_size, is_text
+from kzoo.tasks.forms import is_text
 from kzoo.tasks.task import Task, out_of_table
 
 HOLE = -1  # stands in a prompt where padding does
@@ -143,7 +144,7 @@ class Generates(Task):
         single, inputs = isinstance(inputs, str), self._given(inputs)
         texts = single or is_text(inputs)
         given, options = options, self._search_options(options)
-        check_batch_size(batch_size)
+        check_count("batch_size", batch_size)
         if jit_compile not in (True, False):
             raise ValueError(
                 f"jit_compile must be True or False. Received: {jit_compile!r}."

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
-from kzoo.tasks.forms import as_list, check_batch_size, is_text
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.generates import Generates
 from kzoo.tasks.stepwise import ExportsSteps
 from kzoo.tasks.text_data import LearnsText
@@ -134,7 +135,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         return energies
 
     def _energies(self, x, y, batch_size):
-        check_batch_size(batch_size)
+        check_count("batch_size", batch_size)
         x, y = self._checked_examples(x), as_list(y)
         if not is_text(x):
             self._check_keys(x, [*self._signature()])

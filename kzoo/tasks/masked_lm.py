@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax
@@ -320,11 +321,7 @@ class MaskedLM(EncoderTask):
                 f"{self.name}.fill reads a list of strings, one at least. Received: "
                 f"{x!r:.80}."
             )
-        if not 1 <= top_k <= self.stack.config.vocabulary_size:
-            raise ValueError(
-                "top_k must be at least 1, and at most the vocabulary's size. "
-                f"Received: {top_k}."
-            )
+        check_count("top_k", top_k, most=self.stack.config.vocabulary_size)
         rows, results = self._encode_masks(x)["token_ids"], []
         for number, ids in enumerate(rows):
             if self.config.mask_token_id not in ids:

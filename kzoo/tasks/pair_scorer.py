@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.tasks.text_classifier import TextRegressor
 from kzoo.training import MaskedBinaryCrossEntropy
 from kzoo.training.scores import binary_scores, regression_scores
@@ -128,8 +129,8 @@ class PairScorer(TextRegressor):
             )
         if isinstance(documents, str):
             raise ValueError("rank takes a list of documents. Received: one string.")
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k must be at least 1. Received: {top_k}.")
+        if top_k is not None:
+            check_count("top_k", top_k)
         pairs = [(query, document) for document in documents]
         if not pairs:
             return []

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.tasks.encoder_task import PredictionTask
 from kzoo.tasks.forms import is_text
 from kzoo.tasks.windows import windows
@@ -293,11 +294,7 @@ class QuestionAnswering(PredictionTask):
         Returns:
             A list of `Answer`: text, start and score.
         """
-        if max_answer_length < 1:
-            raise ValueError(
-                "max_answer_length must be at least 1 token. "
-                f"Received: {max_answer_length}."
-            )
+        check_count("max_answer_length", max_answer_length)
         if not is_text(x):
             raise ValueError(
                 f"{self.name}.answer reads pairs of strings. For token ids use "

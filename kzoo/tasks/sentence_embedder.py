@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.config import check_count
 from kzoo.layers.pooling import Pooling, PoolingKind, unit_length
 from kzoo.tasks.encoder_task import EncoderTask
 from kzoo.tasks.forms import is_text
@@ -293,8 +294,7 @@ class SentenceEmbedder(EncoderTask):
             For each query a list of (index, cosine), best first; equal ones in the
             corpus's order.
         """
-        if top_k < 1:
-            raise ValueError(f"top_k must be at least 1. Received: {top_k}.")
+        check_count("top_k", top_k)
         queries = self._directions(queries, options)
         corpus = self._directions(corpus, options)
         found = []

@@ -376,7 +376,7 @@ def test_what_cannot_be_embedded_or_searched_is_named():
         task.search(["ab"], np.ones((3, 8)))
     with pytest.raises(ValueError, match="finite"):
         task.search(["ab"], np.full((3, 16), np.nan))
-    with pytest.raises(ValueError, match="top_k must be at least 1"):
+    with pytest.raises(ValueError, match="top_k must be an integer of at least 1"):
         task.search(["ab"], ["c"], top_k=0)
     with pytest.raises(ValueError, match="2 queries needs a relevant text.*1 of them"):
         task.score_retrieval(["a", "b"], ["c"], [[0], []])
