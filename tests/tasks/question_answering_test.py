@@ -311,7 +311,9 @@ def test_what_does_not_fit_is_named():
         model.answer([("a", " ")])
     with pytest.raises(ValueError, match="label_smoothing=0.1"):
         model.compile(label_smoothing=0.1)
-    with pytest.raises(ValueError, match="max_answer_length must be an integer .* Received: 0"):
+    with pytest.raises(
+        ValueError, match="max_answer_length must be an integer .* Received: 0"
+    ):
         model.answer([pair], max_answer_length=0)
     with pytest.raises(ValueError, match="must be at least 8.*Received: 7"):
         task(max_length=7)
