@@ -53,7 +53,8 @@ for module in (
     verify,
 ):
     name = module.__name__.rpartition(".")[2]
-    app.command(name, help=module.HELP)(getattr(module, name))
+    command = console.one_line_errors(getattr(module, name))
+    app.command(name, help=console.help_text(module.HELP))(command)
 
 
 def _version(wanted):

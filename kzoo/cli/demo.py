@@ -16,15 +16,13 @@ from kzoo.cli.console import (
     Failure,
     err,
     file_size,
-    help_text,
     load_keras,
     note,
-    one_line_errors,
     out,
     progress,
 )
 
-HELP = help_text("""
+HELP = """
 See all of kzoo at work in about two minutes, without a network.
 
 The presets that kzoo ships each answer an example: they translate, classify, tag and
@@ -38,7 +36,7 @@ text where kzoo\\[text] is installed; both are verified against it.
   kzoo demo
   kzoo demo --out /tmp/demo --seconds 40
   kzoo translate kzoo-demo/model "le 3 mars 1998"
-""")
+"""
 
 BASE = "multi30k-en-de"
 PAIRS, EPOCHS, BATCH_SIZE, PEAK, HELD_OUT = 8_000, 3, 64, 3e-3, 500
@@ -48,7 +46,6 @@ _SHOWN = "Wednesday, 27 March 1985"  # a date that is held out for good
 _SUMMARY = "demo.json"
 
 
-@one_line_errors
 def demo(
     out_path: Annotated[
         Path, typer.Option("--out", "-o", help="A folder for all files.")

@@ -11,18 +11,16 @@ from rich.table import Table
 from kzoo.cli.console import (
     FAILED,
     Failure,
-    help_text,
     load_keras,
     load_model,
     note,
-    one_line_errors,
     out,
     print_table,
     progress,
 )
 from kzoo.cli.reports import check_kept
 
-HELP = help_text("""
+HELP = """
 Score a model on the test sets of its recipe.
 
 Every measure comes with a 95 % confidence interval of a bootstrap; BLEU and chrF are
@@ -37,10 +35,9 @@ interval that the recipe states.
   kzoo evaluate ewt-pos --data ud_ewt
   kzoo evaluate translator --recipe recipe.toml --data multi30k --out scores.json
   kzoo evaluate en-de --data multi30k --exports
-""")
+"""
 
 
-@one_line_errors
 def evaluate(
     preset: Annotated[
         str,

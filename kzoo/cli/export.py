@@ -6,15 +6,9 @@ from typing import Annotated, Literal
 import typer
 
 from kzoo.cli import reports
-from kzoo.cli.console import (
-    Failure,
-    ModelFolder,
-    help_text,
-    load_model,
-    one_line_errors,
-)
+from kzoo.cli.console import Failure, ModelFolder, load_model
 
-HELP = help_text("""
+HELP = """
 Export a model as ONNX or SavedModel, and prove that the files are right.
 
 The files hold the forward pass and the whole generate loop; --functions prefill and
@@ -33,10 +27,9 @@ nothing is left behind and the exit status is 1.
   kzoo export writer --format genai --out writer_genai
   kzoo export writer --out stream --functions prefill --functions step
   kzoo export writer --out forward.onnx --functions forward
-""")
+"""
 
 
-@one_line_errors
 def export(
     model: ModelFolder,
     out_path: Annotated[

@@ -1,9 +1,8 @@
 """`kzoo generate`."""
 
 from kzoo.cli import texts
-from kzoo.cli.console import help_text
 
-HELP = help_text("""
+HELP = """
 Continue texts with a decoder-only language model.
 
 Prompts are arguments, the lines of --input, or standard input, one a line. A result is
@@ -19,7 +18,7 @@ the like of its own.
   kzoo generate writer --temperature 0.8 --top-p 0.9 --seed 3 "Once upon a time"
   kzoo generate writer --stream --stop "." "Once upon a time"
   kzoo generate writer --constraint "[0-9]{1,2} (cats|dogs)" "There were"
-""")
+"""
 
 
 def _results(task, prompts, generate, options):

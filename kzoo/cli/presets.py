@@ -8,9 +8,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from kzoo.cli.console import help_text, note, one_line_errors, out, print_table
+from kzoo.cli.console import note, out, print_table
 
-HELP = help_text("""
+HELP = """
 List the presets: small models that kzoo trained and ships, which need no network.
 
 A preset's name stands wherever a command takes a model. Below its size is how many
@@ -24,10 +24,9 @@ README.md in the preset's folder; --json says where that is, and all else.
   kzoo presets --task seq2seq_lm
   kzoo presets --architecture decoder --json
   kzoo export ewt-pos --format onnx --out tagger
-""")
+"""
 
 
-@one_line_errors
 def presets(
     task: Annotated[
         str | None,

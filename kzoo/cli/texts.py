@@ -7,14 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kzoo.cli.console import (
-    Failure,
-    ModelFolder,
-    err,
-    load_model,
-    one_line_errors,
-    progress,
-)
+from kzoo.cli.console import Failure, ModelFolder, err, load_model, progress
 from kzoo.cli.reports import check_kept
 from kzoo.files import write_text
 
@@ -36,7 +29,6 @@ def command(task_name, results, pieces, verb):
         verb: for the progress bar.
     """
 
-    @one_line_errors
     def run(
         model: ModelFolder,
         text: Annotated[

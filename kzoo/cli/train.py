@@ -10,15 +10,13 @@ from kzoo.cli.console import (
     INTERRUPTED,
     Failure,
     file_size,
-    help_text,
     load_keras,
     note,
-    one_line_errors,
     out,
     progress,
 )
 
-HELP = help_text("""
+HELP = """
 Train a translator or a language model on your texts, or another model by its recipe.
 
 DATA is one of: a tab-separated file; two parallel files, source first; a folder of
@@ -39,7 +37,7 @@ command is run again; with a larger --epochs it goes on for longer.
   kzoo train sentences.txt --task language-model --out writer
   kzoo train book.txt --task language-model --running --out writer
   kzoo train recipe.toml --data multi30k --out en-de
-""")
+"""
 
 
 def _option(panel, name, help, **limits):
@@ -54,7 +52,6 @@ _data, _model, _run = (
 _WITH_RECIPE = ("data", "folder", "out_path")
 
 
-@one_line_errors
 def train(
     context: typer.Context,
     data: Annotated[

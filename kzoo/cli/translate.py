@@ -1,9 +1,8 @@
 """`kzoo translate`."""
 
 from kzoo.cli import texts
-from kzoo.cli.console import help_text
 
-HELP = help_text("""
+HELP = """
 Translate texts with an encoder-decoder.
 
 Texts are arguments, the lines of --input, or standard input, one a line; a line of
@@ -16,7 +15,7 @@ beams, penalties and the like of its own.
   kzoo translate translator --beams 4 --input test.en --output test.de
   cat test.en | kzoo translate translator > test.de
   kzoo translate translator --n-best 3 --scores "A man rides a bike."
-""")
+"""
 
 
 translate = texts.command(

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from kzoo.cli import reports
-from kzoo.cli.console import Failure, help_text, load_model, one_line_errors
+from kzoo.cli.console import Failure, load_model
 
-HELP = help_text("""
+HELP = """
 Compare exported files with the model that they came from.
 
 The files are loaded in their own runtime (onnxruntime, TensorFlow) and run at several
@@ -23,12 +23,11 @@ they agree and 1 when not.
   kzoo verify translator.onnx --against translator --input sentences.txt
   kzoo verify scorer.onnx --against scorer --input pairs.tsv
   kzoo verify model.onnx --against model_without_tokenizer --input ids.jsonl
-""")
+"""
 
 _SAVED_MODEL = "saved_model.pb"
 
 
-@one_line_errors
 def verify(
     artifact: Annotated[
         Path,
