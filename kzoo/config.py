@@ -734,6 +734,18 @@ def check_count(name, value, least=1, most=None):
         )
 
 
+def check_choice(name, value, choices):
+    """Raises `ValueError` where a value is none of those that there are.
+
+    Args:
+        name: what it is called.
+        value: the value.
+        choices: all that it may be, in the order of the message.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}. Received: {value!r}.")
+
+
 def _check_dict(owner, values):
     """Raises `ValueError` when `values` is no dict, as a JSON file may hold."""
     if not isinstance(values, dict):
@@ -744,10 +756,7 @@ def _check_type(owner, name, value, hint):
     """Raises `ValueError` when `value` is not what the annotation `hint` says."""
     choices = get_args(hint)
     if choices and not isinstance(choices[0], type):  # a Literal
-        if value not in choices:
-            raise ValueError(
-                f"{owner}.{name} must be one of {list(choices)}. Received: {value!r}."
-            )
+        check_choice(f"{owner}.{name}", value, choices)
         return
     kinds = choices or (hint,)
     if isinstance(value, bool) and bool not in kinds:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from kzoo.config import check_count
+from kzoo.config import check_choice, check_count
 from kzoo.data.batches import LARGEST_SEED, BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
 from kzoo.data.padding import int32
@@ -128,14 +128,8 @@ def _check_options(batch_size, tokens_per_batch, too_long, remainder, seed):
     ):
         if number is not None:
             check_count(name, number)
-    for name, value, kind in (
-        ("too_long", too_long, TooLong),
-        ("remainder", remainder, Remainder),
-    ):
-        if value not in get_args(kind):
-            raise ValueError(
-                f"{name} must be one of {list(get_args(kind))}. Received: {value!r}."
-            )
+    check_choice("too_long", too_long, get_args(TooLong))
+    check_choice("remainder", remainder, get_args(Remainder))
     check_count("seed", seed, 0, LARGEST_SEED)
 
 

@@ -8,6 +8,7 @@ are copied from where the language puts them, and the month is looked up by its 
 import datetime
 import random
 
+from kzoo.config import check_choice
 from kzoo.data.splits import hash_fraction
 
 FIRST_DATE = datetime.date(1900, 1, 1)
@@ -147,10 +148,7 @@ def write_date(date, language, draw):
     Raises:
         ValueError: an unknown language.
     """
-    if language not in _LANGUAGES:
-        raise ValueError(
-            f"language must be one of {list(LANGUAGES)}. Received: {language!r}."
-        )
+    check_choice("language", language, _LANGUAGES)
     words = _LANGUAGES[language]
     forms = words["forms"]
     if date.day > 12 and language != "de":

@@ -5,6 +5,7 @@ import itertools
 import keras
 
 from kzoo import ops
+from kzoo.config import check_choice
 from kzoo.layers.base import NORMS, Configured, Dense, Dropout, make_norm
 from kzoo.layers.similarity import SIMILARITIES
 
@@ -88,15 +89,8 @@ class Attention(Configured):
                 f"num_key_value_heads={num_key_value_heads}."
             )
         self.head_dim = head_dim or hidden_dim // num_heads
-        for name, value, known in (
-            ("similarity", similarity, SIMILARITIES),
-            ("query_key_norm", query_key_norm, {None: None, **NORMS}),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"Attention.{name} must be one of {list(known)}. "
-                    f"Received: {value!r}."
-                )
+        check_choice("Attention.similarity", similarity, SIMILARITIES)
+        check_choice("Attention.query_key_norm", query_key_norm, {None: None, **NORMS})
         scaled = similarity == "scaled_dot"
         if not scaled and scale not in (None, 1.0):
             raise ValueError(

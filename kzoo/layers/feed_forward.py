@@ -3,6 +3,7 @@
 import keras
 
 from kzoo import ops
+from kzoo.config import check_choice
 from kzoo.layers.base import Configured, Dense, Dropout
 
 
@@ -38,11 +39,7 @@ class FeedForward(Configured):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if activation not in ops.ACTIVATIONS:
-            raise ValueError(
-                f"FeedForward.activation must be one of {list(ops.ACTIVATIONS)}. "
-                f"Received: {activation!r}."
-            )
+        check_choice("FeedForward.activation", activation, ops.ACTIVATIONS)
         self.hidden_dim, self.intermediate_dim = hidden_dim, intermediate_dim
         self.activation, self.gated, self.use_bias = activation, gated, use_bias
         self.dropout = dropout

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import keras
 
 from kzoo import ops
+from kzoo.config import check_choice
 from kzoo.layers.base import Configured
 
 PoolingKind = Literal["cls", "last", "mean", "max"]
@@ -28,11 +29,7 @@ class Pooling(Configured):
 
     def __init__(self, kind="mean", **kwargs):
         super().__init__(**kwargs)
-        if kind not in get_args(PoolingKind):
-            raise ValueError(
-                f"Pooling.kind must be one of {list(get_args(PoolingKind))}. "
-                f"Received: {kind!r}."
-            )
+        check_choice("Pooling.kind", kind, get_args(PoolingKind))
         self.kind = kind
 
     def build(self, *_):

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import sentencepiece
 
+from kzoo.config import check_choice
 from kzoo.tokenizers.base import (
     MASK_PIECE,
     SPECIAL_IDS,
@@ -146,8 +147,8 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: an unknown option; no text; or a `vocabulary_size` below the
                 corpus's alphabet, whose size is named.
         """
-        _check_choice("algorithm", algorithm, get_args(Algorithm))
-        _check_choice("normalization", normalization, get_args(Normalization))
+        check_choice("algorithm", algorithm, get_args(Algorithm))
+        check_choice("normalization", normalization, get_args(Normalization))
         texts = check_texts(texts, "SentencePieceTokenizer.train")
         texts = [text for text in texts if text.strip()]
         if not texts:
@@ -341,8 +342,3 @@ def _processor(model):
             f"Not a SentencePiece model ({len(model)} bytes): {error}"
         ) from error
     return processor
-
-
-def _check_choice(name, value, choices):
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}. Received: {value!r}.")
