@@ -6,7 +6,7 @@ import keras
 
 from kzoo import ops
 from kzoo.config import check_choice
-from kzoo.layers.base import NORMS, Configured, Dense, Dropout, make_norm
+from kzoo.layers.base import NORMS, Configured, Dropout, make_dense, make_norm
 from kzoo.layers.similarity import SIMILARITIES
 
 
@@ -110,21 +110,13 @@ class Attention(Configured):
             self.attention_output_bias = use_bias
         self.soft_cap = soft_cap
 
-        def projection(name, width, use_bias=self.attention_bias):
-            return Dense(
-                width,
-                use_bias=use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
-        key_value_dim = self.num_key_value_heads * self.head_dim
-        self.query = projection("query", num_heads * self.head_dim)
-        self.key = projection("key", key_value_dim)
-        self.value = projection("value", key_value_dim)
-        self.output_projection = projection(
-            "output", hidden_dim, self.attention_output_bias
+        key_value_width = self.num_key_value_heads * self.head_dim
+        query_width = num_heads * self.head_dim
+        self.query = make_dense(self, "query", query_width, self.attention_bias)
+        self.key = make_dense(self, "key", key_value_width, self.attention_bias)
+        self.value = make_dense(self, "value", key_value_width, self.attention_bias)
+        self.output_projection = make_dense(
+            self, "output", hidden_dim, self.attention_output_bias
         )
         self.query_norm, self.key_norm = (
             make_norm(query_key_norm, norm_epsilon, norm_bias, name, self.dtype_policy)

@@ -265,6 +265,17 @@ NORMS = {
 }
 
 
+def make_dense(layer, name, units, use_bias=True):
+    """A linear layer inside another, which says its dtype and how kernels begin."""
+    return Dense(
+        units,
+        use_bias=use_bias,
+        kernel_initializer=layer.kernel_initializer.clone(),
+        dtype=layer.dtype_policy,
+        name=name,
+    )
+
+
 def make_norm(kind, epsilon, bias, name, dtype):
     """A norm of `StackConfig`'s fields `norm`, `norm_epsilon` and `norm_bias`."""
     center = {} if bias else {"center": False}

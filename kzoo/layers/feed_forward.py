@@ -4,7 +4,7 @@ import keras
 
 from kzoo import ops
 from kzoo.config import check_choice
-from kzoo.layers.base import Configured, Dense, Dropout
+from kzoo.layers.base import Configured, Dropout, make_dense
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -44,19 +44,11 @@ class FeedForward(Configured):
         self.activation, self.gated, self.use_bias = activation, gated, use_bias
         self.dropout = dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-
-        def linear(name, width):
-            return Dense(
-                width,
-                use_bias=use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
-        self.intermediate = linear("intermediate", intermediate_dim)
-        self.gate = linear("gate", intermediate_dim) if gated else None
-        self.output_projection = linear("output", hidden_dim)
+        self.intermediate = make_dense(self, "intermediate", intermediate_dim, use_bias)
+        self.gate = None
+        if gated:
+            self.gate = make_dense(self, "gate", intermediate_dim, use_bias)
+        self.output_projection = make_dense(self, "output", hidden_dim, use_bias)
         self.inner_dropout = (
             Dropout(dropout, dtype=self.dtype_policy, name="dropout")
             if dropout

@@ -4,7 +4,14 @@ import keras
 
 from kzoo import ops
 from kzoo.config import StackConfig
-from kzoo.layers.base import Configured, Dense, Dropout, config_norm, make_initializer
+from kzoo.layers.base import (
+    Configured,
+    Dense,
+    Dropout,
+    config_norm,
+    make_dense,
+    make_initializer,
+)
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -148,23 +155,13 @@ class PredictionHead(Configured):
         self.hidden_bias, self.hidden_norm = hidden_bias, hidden_norm
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.use_bias = use_bias
-
-        def linear(name, width, use_bias=True):
-            return Dense(
-                width,
-                use_bias=use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-
         self.hidden = self.norm = None
         if hidden_activation:
-            self.hidden = linear("hidden", hidden_dim, hidden_bias)
+            self.hidden = make_dense(self, "hidden", hidden_dim, hidden_bias)
         if hidden_norm is not None:
             self.norm = config_norm(hidden_norm, "norm", self.dtype_policy)
         self.input_dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.output_projection = linear("output", units, use_bias)
+        self.output_projection = make_dense(self, "output", units, use_bias)
 
     def build(self, *_):
         """Builds the linear layers."""
