@@ -96,7 +96,7 @@ def load_pretrained_tokenizer(
 
 def _loaded(folder, kind, convert):
     if (folder.path / FAST_FILE).exists():
-        tokenizer = _from_json(folder, kind)
+        tokenizer = _from_json(folder)
     elif kind is None:
         raise FileNotFoundError(
             f"{folder.path} holds no tokenizer.json. Say with kind= how its files are "
@@ -123,7 +123,7 @@ def _loaded(folder, kind, convert):
     return tokenizer.with_conventions(target_prefix=prefix, stop_token_ids=ends)
 
 
-def _special_ids(folder, id_of, template, kind):
+def _special_ids(folder, id_of, template, special, byte_level):
     """The five ids of kzoo's tokenizers, from names and the model's configs."""
     ids = {role: id_of(name) if name else None for role, name in folder.names.items()}
     start = folder.number("decoder_start_token_id")
@@ -139,13 +139,14 @@ def _special_ids(folder, id_of, template, kind):
     end = folder.number("eos_token_id") if end is None else end
     # A class that needs one names the end as the unknown token, which no text becomes.
     unknown = None if ids["unk"] in (start, end) else ids["unk"]
-    return dict(
+    found = dict(
         pad_token_id=ids["pad"],
         start_token_id=start,
         end_token_id=end,
         unknown_token_id=unknown,
         mask_token_id=ids["mask"],
     )
+    return found | dict(pad_token_id=_padding(found, id_of, special, byte_level))
 
 
 def _padding(ids, id_of, special, byte_level):
@@ -182,19 +183,14 @@ def _languages(names):
 # Tokenizers of the `tokenizers` library.
 
 
-def _from_json(folder, kind):
+def _from_json(folder):
     path = folder.path / FAST_FILE
     library = _asked(path, lambda: tokenizers.Tokenizer.from_str(read_text(path)))
     described = json.loads(library.to_str())
     # Some classes make these parts anew, of settings and their own defaults.
     normalizer, splitter = described["normalizer"], described["pre_tokenizer"]
     if folder.makes in NORMALIZING and _type(normalizer) == "BertNormalizer":
-        for name, key, default in (
-            ("do_lower_case", "lowercase", True),
-            ("strip_accents", "strip_accents", None),
-            ("tokenize_chinese_chars", "handle_chinese_chars", True),
-        ):
-            normalizer[key] = folder.settings.get(name, default)
+        normalizer |= _bert_normalizing(folder.settings)
     if folder.makes in SPLITTING and _type(splitter) == "ByteLevel":
         splitter["add_prefix_space"] = bool(folder.settings.get("add_prefix_space"))
     batching = {name: described[name] for name in _BATCHING if described[name]}
@@ -204,6 +200,15 @@ def _from_json(folder, kind):
     library.no_truncation()
     template = _asked(path, lambda: template_of(library))
     return _fast(folder, library, "fast", template, batching)
+
+
+def _bert_normalizing(settings):
+    """How texts are made uniform, in the library's words."""
+    return dict(
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
 
 
 def _type(part):
@@ -227,11 +232,7 @@ def _wordpiece(folder, kind):
     vocabulary = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings, names = folder.settings, folder.names
     library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
-    library.normalizer = normalizers.BertNormalizer(
-        lowercase=settings.get("do_lower_case", True),
-        strip_accents=settings.get("strip_accents"),
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-    )
+    library.normalizer = normalizers.BertNormalizer(**_bert_normalizing(settings))
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     start, end = (_known(vocabulary, names[role]) for role in ("cls", "sep"))
@@ -332,19 +333,12 @@ def _fast(folder, library, layout, template, batching=None):
                 if given and isinstance(given[0], dict):
                     own = _flags(added_token(given[0]))
             library.add_special_tokens([AddedToken(name, **own, special=True)])
-    ids = _special_ids(folder, library.token_to_id, template, layout)
     added = library.get_added_tokens_decoder()
     names = [token.content for token in added.values() if token.special]
     byte_level = isinstance(library.decoder, decoders.ByteLevel)
-    ids["pad_token_id"] = _padding(ids, library.token_to_id, names, byte_level)
-    conventions = Conventions(
-        template=template,
-        languages=_languages({n: library.token_to_id(n) for n in names}),
-        **folder.chat_templates(),
-        layout=layout,
-        settings=_settings(folder, layout),
-        batching=batching or {},
-    )
+    ids = _special_ids(folder, library.token_to_id, template, names, byte_level)
+    languages = _languages({n: library.token_to_id(n) for n in names})
+    conventions = _conventions(folder, layout, template, languages, batching)
     return FastTokenizer(library.to_str(), conventions=conventions, **ids)
 
 
@@ -353,14 +347,21 @@ def _flags(token):
     return {name: getattr(token, name) for name in names}
 
 
-def _settings(folder, layout):
-    """What is written again: the settings, with the names that classes know."""
+def _conventions(folder, layout, template, languages, batching=None):
+    """`Conventions`; settings are written again, with the names that classes know."""
     named = {f"{role}_token": name for role, name in folder.names.items() if name}
     if folder.name == "Pegasus":
         named.pop("mask_token", None)  # transformers 5 loses an id where it is stated
     # Of a tokenizer.json any other class may change what the file says.
     name = "PreTrainedTokenizerFast" if layout == "fast" else f"{folder.name}Tokenizer"
-    return {**named, "tokenizer_class": name, **folder.settings}
+    return Conventions(
+        template=template,
+        languages=languages,
+        **folder.chat_templates(),
+        layout=layout,
+        settings={**named, "tokenizer_class": name, **folder.settings},
+        batching=batching or {},
+    )
 
 
 # SentencePiece models.
@@ -422,18 +423,11 @@ def _sentence_piece(folder, kind, convert):
         added = [AddedToken(each, normalized=False) for each in special]
         library.add_special_tokens([each for each in added if each.content in ids_of])
         return _fast(folder, library, kind, template)
-    ids = _special_ids(folder, ids_of.get, template, kind)
-    ids["pad_token_id"] = _padding(ids, ids_of.get, special, False)
+    ids = _special_ids(folder, ids_of.get, template, special, byte_level=False)
     if pieces != own.tokens(range(own.vocabulary_size)):
         options["pieces"] = pieces
     some = {ids_of[name] for name in special if name in ids_of} - {ids_of[names["unk"]]}
-    conventions = Conventions(
-        template=template,
-        languages=languages,
-        **folder.chat_templates(),
-        layout=kind,
-        settings=_settings(folder, kind),
-    )
+    conventions = _conventions(folder, kind, template, languages)
     return SentencePieceTokenizer(
         model, special_token_ids=some, conventions=conventions, **options, **ids
     )

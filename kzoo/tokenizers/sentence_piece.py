@@ -247,31 +247,26 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encoded(self, processor, table, texts):
         """A model's pieces of texts, under our ids."""
-        codes = [[]] * len(texts)
-        if self.target_model is not None and texts:
-            codes, texts = map(list, zip(*map(self._code, texts)))
+        codes, texts = self._codes(texts)
         encoded = processor.encode(texts, **self._drawn()) if texts else []
         if table is None:
             return encoded
         return [[*code, *(table[i] for i in ids)] for code, ids in zip(codes, encoded)]
 
-    def _code(self, text):
-        """The ids of a code in front of a text, and the text behind it."""
-        code = _CODE.match(text)
-        if not code:
-            return [], text
-        return [self._ids_of.get(code[0], self.unknown_token_id)], text[code.end() :]
+    def _codes(self, texts):
+        """Lists: the ids of the code in front of each text, and the texts behind."""
+        ids, behind = [[] for _ in texts], list(texts)
+        for i, text in enumerate(texts if self.target_model is not None else ()):
+            if code := _CODE.match(text):
+                ids[i] = [self._ids_of.get(code[0], self.unknown_token_id)]
+                behind[i] = text[code.end() :]
+        return ids, behind
 
     def _encode_with_offsets(self, texts):
-        codes = [[]] * len(texts)
-        if self.target_model is not None and texts:
-            codes, behind = zip(*map(self._code, texts))
-            starts = [len(a) - len(b) for a, b in zip(texts, behind)]
-            texts = list(behind)
-        else:
-            starts = [0] * len(texts)
+        codes, behind = self._codes(texts)
+        starts = [len(a) - len(b) for a, b in zip(texts, behind, strict=True)]
         encode = self._processor.encode_as_offset_mapping
-        encoded = encode(texts, **self._drawn()) if texts else []
+        encoded = encode(behind, **self._drawn()) if behind else []
         rows, spans = [], []
         for each, code, begin in zip(encoded, codes, starts, strict=True):
             ids, offsets, pieces = each["ids"], each["offsets"], each["pieces"]
