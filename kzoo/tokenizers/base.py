@@ -51,6 +51,7 @@ class Tokenizer(abc.ABC):
 
     kind: str
     file_name: str
+    _special: set[int]  # ids that write no text; the unknown token's does
     # What a subclass's constructor takes besides, under the names of its attributes.
     options: tuple[str, ...] = ()
     # Whether a word's piece holds the space before it, so that a mask stands for both.
@@ -234,7 +235,7 @@ class Tokenizer(abc.ABC):
     @property
     def special_ids(self) -> set[int]:
         """The ids that write no text; the unknown token's is not among them."""
-        return {i for i in range(self.vocabulary_size) if self._is_special(i)}
+        return {i for i in range(self.vocabulary_size) if i in self._special}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens.
@@ -514,10 +515,6 @@ class Tokenizer(abc.ABC):
     def _piece(self, token_id):
         """The piece of one id."""
 
-    def _is_special(self, token_id):
-        """Whether the id writes no text; the unknown token's does."""
-        return token_id in self._special
-
     @abc.abstractmethod
     def _model_bytes(self):
         """The model file's content."""
@@ -579,7 +576,7 @@ class Tokenizer(abc.ABC):
         ids = ids[first:]
         if self.end_token_id in ids:
             ids = ids[: ids.index(self.end_token_id)]
-        return [token_id for token_id in ids if not self._is_special(token_id)]
+        return [token_id for token_id in ids if token_id not in self._special]
 
 
 def load_tokenizer(folder) -> Tokenizer:

@@ -212,7 +212,7 @@ class FastTokenizer(Tokenizer):
         piece = self._tokenizer.id_to_token(token_id)
         if piece is None:  # a gap in the vocabulary
             return f"<{token_id}>"
-        if self._byte_level and not self._is_special(token_id):
+        if self._byte_level and token_id not in self._special:
             # "Ġbike" is " bike"; part of a character stays as the library writes it.
             text = self._tokenizer.decoder.decode([piece])
             return piece if "\N{REPLACEMENT CHARACTER}" in text else text
