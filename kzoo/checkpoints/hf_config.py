@@ -179,12 +179,12 @@ class Rule:
         names: keys that are read.
         read: a function of a dict of all keys, to a dict of fields.
         write: a function of a function from a field's name to its value, to a dict of
-            keys.
+            keys; by default none are written.
     """
 
     names: tuple[str, ...]
     read: Any
-    write: Any
+    write: Any = lambda field_of: {}
 
 
 def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_id"):
@@ -478,7 +478,7 @@ def full_attention():
         _check_types(keys, "full_attention", "no window")
         return {}
 
-    return Rule(("layer_types",), read, lambda field_of: {})
+    return Rule(("layer_types",), read)
 
 
 def _layer_types(keys):

@@ -67,16 +67,10 @@ class Source:
         """The variables' arrays, of the tensor's.
 
         Args:
-            array: the tensor, a numpy array.
+            array: the tensor, a numpy array of the shape that `shape` says.
             shapes: of the variables, tuples in the order of `paths`.
             num_heads: of the stack, where the outputs are head by head.
-
-        Raises:
-            ValueError: the tensor has another shape than these need.
         """
-        expected = self.shape(shapes)
-        if tuple(array.shape) != expected:
-            raise ValueError(f"{tuple(array.shape)}, expected {expected}")
         if isinstance(self.row, Raw):
             return [array.reshape(shapes[0])]
         if self._is_kernel and not self.kernels_in_out:

@@ -17,9 +17,7 @@ HEADS = encoder_heads(
 )
 DROPOUTS = {
     "TokenClassifier": Rule(  # the stack's
-        ("dropout",),
-        lambda keys: {"head_dropout": keys.get("dropout", 0.1)},
-        lambda field_of: {},
+        ("dropout",), lambda keys: {"head_dropout": keys.get("dropout", 0.1)}
     ),
     "QuestionAnswering": Key("qa_dropout", "head_dropout", 0.1),
 }

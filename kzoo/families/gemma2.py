@@ -33,9 +33,7 @@ SHARED = (
         },
     ),
     Rule(
-        ("hidden_size",),
-        lambda keys: {"embedding_scale": keys["hidden_size"] ** 0.5},
-        lambda field_of: {},
+        ("hidden_size",), lambda keys: {"embedding_scale": keys["hidden_size"] ** 0.5}
     ),
     special_ids(pad=0, start=2, end=1),
 )
