@@ -41,6 +41,16 @@ class _Config:
                 hints[field.name],
             )
 
+    def _check_positive(self, *names, optional=False):
+        """Raises `ValueError` where a field is 0 or less; `None` is let through."""
+        for name in names:
+            value = getattr(self, name)
+            if not (optional and value is None) and not value > 0:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} must be positive"
+                    f"{', or None' if optional else ''}. Received: {value!r}."
+                )
+
     def to_dict(self):
         """A JSON-serialisable dict; `from_dict` gives an equal config back."""
         return dataclasses.asdict(self)
@@ -130,11 +140,8 @@ class RopeScaling(_Config):
                 f"has to be given there. Received: kind={self.kind!r}, "
                 f"original_length={self.original_length}."
             )
-        if self.original_length is not None and self.original_length < 1:
-            raise ValueError(
-                "RopeScaling.original_length must be positive. "
-                f"Received: {self.original_length}."
-            )
+        if self.original_length is not None:
+            self._check_positive("original_length")
         for low, high in (
             ("low_frequency_factor", "high_frequency_factor"),
             ("beta_slow", "beta_fast"),
@@ -300,7 +307,7 @@ class StackConfig(_Config):
         super().__post_init__()
         if self.num_key_value_heads is None:
             object.__setattr__(self, "num_key_value_heads", self.num_heads)
-        for name in (
+        self._check_positive(
             "vocabulary_size",
             "num_layers",
             "hidden_dim",
@@ -312,12 +319,7 @@ class StackConfig(_Config):
             "rope_max_wavelength",
             "norm_epsilon",
             "initializer_range",
-        ):
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"StackConfig.{name} must be positive. "
-                    f"Received: {getattr(self, name)!r}."
-                )
+        )
         if self.head_dim is None:
             if self.hidden_dim % self.num_heads:
                 raise ValueError(
@@ -326,10 +328,7 @@ class StackConfig(_Config):
                     f"num_heads={self.num_heads}."
                 )
             object.__setattr__(self, "head_dim", self.hidden_dim // self.num_heads)
-        if self.head_dim <= 0:
-            raise ValueError(
-                f"StackConfig.head_dim must be positive. Received: {self.head_dim}."
-            )
+        self._check_positive("head_dim")
         if self.num_heads % self.num_key_value_heads:
             raise ValueError(
                 "StackConfig.num_heads must be a multiple of num_key_value_heads. "
@@ -348,18 +347,25 @@ class StackConfig(_Config):
                 "other one turns rotations into relative positions. "
                 f"Received: similarity={self.similarity!r}."
             )
-        if self.rotary_dim is not None:
-            if self.positions != "rotary":
+        for name, other, value in (
+            ("rotary_dim", "positions", "rotary"),
+            ("rope_scaling", "positions", "rotary"),
+            ("window_rope_max_wavelength", "positions", "rotary"),
+            ("attention_soft_cap", "similarity", "scaled_dot"),
+        ):
+            if getattr(self, name) is not None and getattr(self, other) != value:
                 raise ValueError(
-                    "StackConfig.rotary_dim needs positions='rotary'. Received: "
-                    f"rotary_dim={self.rotary_dim}, positions={self.positions!r}."
+                    f"StackConfig.{name} needs {other}={value!r}. Received: "
+                    f"{name}={getattr(self, name)}, {other}={getattr(self, other)!r}."
                 )
-            if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
-                raise ValueError(
-                    "StackConfig.rotary_dim must be even, positive and at most "
-                    f"head_dim. Received: rotary_dim={self.rotary_dim}, "
-                    f"head_dim={self.head_dim}."
-                )
+        rotary_dim = self.rotary_dim
+        if rotary_dim is not None and (
+            rotary_dim % 2 or not 0 < rotary_dim <= self.head_dim
+        ):
+            raise ValueError(
+                "StackConfig.rotary_dim must be even, positive and at most head_dim. "
+                f"Received: rotary_dim={rotary_dim}, head_dim={self.head_dim}."
+            )
         if self.positions == "sinusoidal" and self.embedding_width % 2:
             raise ValueError(
                 "positions='sinusoidal' needs an even hidden_dim, or embedding_dim. "
@@ -371,32 +377,18 @@ class StackConfig(_Config):
                 "sinusoidal_layout='tensor2tensor' needs two frequencies, a width of 4 "
                 f"at least. Received: {self.embedding_width}."
             )
-        for name, other, value in (
-            ("rope_scaling", "positions", "rotary"),
-            ("window_rope_max_wavelength", "positions", "rotary"),
-            ("attention_soft_cap", "similarity", "scaled_dot"),
-        ):
-            if getattr(self, name) is not None and getattr(self, other) != value:
-                raise ValueError(
-                    f"StackConfig.{name} needs {other}={value!r}. Received: "
-                    f"{name}={getattr(self, name)}, {other}={getattr(self, other)!r}."
-                )
         for name in ("windowed_layers", "window_rope_max_wavelength"):
             if getattr(self, name) is not None and self.attention_window is None:
                 raise ValueError(
                     f"StackConfig.{name} needs an attention_window. "
                     f"Received: {name}={getattr(self, name)}, attention_window=None."
                 )
-        for name in (
+        self._check_positive(
             "embedding_dim",
             "window_rope_max_wavelength",
             "attention_soft_cap",
-        ):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(
-                    f"StackConfig.{name} must be positive, or None. "
-                    f"Received: {getattr(self, name)}."
-                )
+            optional=True,
+        )
         layers, number = self.windowed_layers, self.num_layers
         if layers is not None and not (
             all(type(i) is int and 0 <= i < number for i in layers)
@@ -463,13 +455,12 @@ class StackConfig(_Config):
                 "StackConfig.attention_window must be at least 1 (a token sees itself) "
                 f"and below 2**31, or None. Received: {window}."
             )
-        normalized = (
-            ["hidden_dim", "head_dim"] if self.query_key_norm else ["hidden_dim"]
-        )
-        if self.embedding_norm:
-            normalized.append("embedding_width")
-        for name in normalized if self.norm == "std_norm" else []:
-            if getattr(self, name) < 2:
+        for name, is_normalized in (
+            ("hidden_dim", True),
+            ("head_dim", self.query_key_norm),
+            ("embedding_width", self.embedding_norm),
+        ):
+            if self.norm == "std_norm" and is_normalized and getattr(self, name) < 2:
                 raise ValueError(
                     f"norm='std_norm' needs {name} to be at least 2: one number has no "
                     f"deviation. Received: {name}={getattr(self, name)}."
@@ -582,11 +573,7 @@ class ModelConfig(_Config):
                         f"share_embeddings=True needs equal {name}. Received: encoder "
                         f"{getattr(encoder, name)}, decoder {getattr(decoder, name)}."
                     )
-        if self.head_soft_cap is not None and not self.head_soft_cap > 0:
-            raise ValueError(
-                "ModelConfig.head_soft_cap must be positive, or None. "
-                f"Received: {self.head_soft_cap}."
-            )
+        self._check_positive("head_soft_cap", optional=True)
         sizes = [stack.vocabulary_size for stack in (decoder, encoder) if stack]
         for name in ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id"):
             token = getattr(self, name)
