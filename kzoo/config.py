@@ -57,13 +57,20 @@ class _Config:
 
     @classmethod
     def from_dict(cls, values):
-        """Builds the config from `to_dict`'s result.
+        """Builds the config from `to_dict`'s result, or what JSON makes of it.
 
         Raises:
             ValueError: not a dict, or a key is unknown; it is named, with the known
                 ones.
         """
-        _check_dict(cls.__name__, values)
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"{cls.__name__}.from_dict expects a dict. Received: {values!r}."
+            )
+        values = dict(values)
+        for name, hint in get_type_hints(cls).items():
+            if name in values:
+                values[name] = _of_json(values[name], hint)
         known = [field.name for field in dataclasses.fields(cls)]
         unknown = sorted(set(values) - set(known))
         if unknown:
@@ -495,17 +502,6 @@ class StackConfig(_Config):
         layers = self.windowed_layers
         return self.attention_window is not None and (layers is None or layer in layers)
 
-    @classmethod
-    def from_dict(cls, values):
-        """Builds the config from `to_dict`'s result, or what JSON makes of it."""
-        _check_dict(cls.__name__, values)
-        values = dict(values)
-        if isinstance(values.get("rope_scaling"), dict):
-            values["rope_scaling"] = RopeScaling.from_dict(values["rope_scaling"])
-        if isinstance(values.get("windowed_layers"), list):
-            values["windowed_layers"] = tuple(values["windowed_layers"])
-        return super().from_dict(values)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
@@ -603,17 +599,6 @@ class ModelConfig(_Config):
         if self.encoder and self.decoder:
             return "encoder_decoder"
         return "encoder" if self.encoder else "decoder"
-
-    @classmethod
-    def from_dict(cls, values):
-        """Builds the config, and its stacks, from `to_dict`'s result."""
-        _check_dict(cls.__name__, values)
-        stacks = {
-            name: StackConfig.from_dict(values[name])
-            for name in ("encoder", "decoder")
-            if isinstance(values.get(name), dict)
-        }
-        return super().from_dict({**values, **stacks})
 
     def replace_in_stacks(self, **changes):
         """A copy with some fields of `StackConfig` changed in each stack."""
@@ -733,10 +718,15 @@ def check_choice(name, value, choices):
         raise ValueError(f"{name} must be one of {list(choices)}. Received: {value!r}.")
 
 
-def _check_dict(owner, values):
-    """Raises `ValueError` when `values` is no dict, as a JSON file may hold."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{owner}.from_dict expects a dict. Received: {values!r}.")
+def _of_json(value, hint):
+    """A field's value, of what JSON has for it: dicts for configs, lists for tuples."""
+    for kind in get_args(hint):  # such as those of `StackConfig | None`
+        if isinstance(value, list) and kind is tuple:
+            return tuple(value)
+        is_config = isinstance(kind, type) and issubclass(kind, _Config)
+        if isinstance(value, dict) and is_config:
+            return kind.from_dict(value)
+    return value
 
 
 def _check_type(owner, name, value, hint):
