@@ -235,7 +235,7 @@ def special_ids(pad=None, start=None, end=None, mask=None, start_key="bos_token_
     return Rule(("pad_token_id", start_key, "eos_token_id"), read, write)
 
 
-def rotary(theta=10_000.0, part=None, parted=1.0, older="rope_theta"):
+def rotary(part=None, parted=1.0, older="rope_theta"):
     """The rule of rotary positions: one kind for all layers.
 
     It reads `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have
@@ -243,7 +243,6 @@ def rotary(theta=10_000.0, part=None, parted=1.0, older="rope_theta"):
     with a default.
 
     Args:
-        theta: the base, where it is left out.
         part: older key of the share of a head that rotates; `None` where the family's
             classes turn whole heads, whatever their configs say.
         parted: that share, where it is left out.
@@ -254,7 +253,7 @@ def rotary(theta=10_000.0, part=None, parted=1.0, older="rope_theta"):
     def read(keys):
         rope = _merged(keys.get("rope_parameters"), keys.get("rope_scaling"))
         base = rope.pop("rope_theta", None) or keys.get("rope_theta")
-        base = base or keys.get(older) or theta
+        base = base or keys.get(older) or 10_000.0
         rotates = rope.pop("partial_rotary_factor", None)
         rotates = keys.get(share) if rotates is None else rotates
         rotates = parted if rotates is None else rotates

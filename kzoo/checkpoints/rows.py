@@ -73,7 +73,7 @@ class Source:
         """
         if isinstance(self.row, Raw):
             return [array.reshape(shapes[0])]
-        if self._is_kernel and not self.kernels_in_out:
+        if self._is_turned:
             array = array.T
         if isinstance(self.row, ByHead):
             parts = array.reshape(*array.shape[:-1], num_heads, len(shapes), -1)
@@ -97,7 +97,7 @@ class Source:
             array = np.concatenate(arrays, axis=-1)
         else:
             (array,) = arrays
-        if self._is_kernel and not self.kernels_in_out:
+        if self._is_turned:
             array = array.T
         return np.ascontiguousarray(array)
 
@@ -108,10 +108,10 @@ class Source:
                 return tuple(shapes[0])
             return tuple(shapes[0][-1] if n == -1 else n for n in self.row.shape)
         whole = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        if self._is_kernel and not self.kernels_in_out:
+        if self._is_turned:
             return whole[::-1]
         return whole
 
     @property
-    def _is_kernel(self):
-        return self.paths[0].endswith("/kernel")
+    def _is_turned(self):
+        return self.paths[0].endswith("/kernel") and not self.kernels_in_out
