@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.config import check_choice, check_count
 from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
@@ -97,11 +97,7 @@ class EncoderTask(LearnsText, Exports):
 
         And warns where a text's vector would be that of its first token, alone.
         """
-        if pooling not in get_args(kinds):
-            raise ValueError(
-                f"pooling must be one of {list(get_args(kinds))}. "
-                f"Received: {pooling!r}."
-            )
+        check_choice("pooling", pooling, get_args(kinds))
         if pooling == "cls" and self.sees_the_past_alone:
             warnings.warn(
                 f"pooling='cls' reads the first token, and in the causal stack of "
