@@ -166,7 +166,7 @@ def progress(description, total=None):
         total: steps; without it a spinner turns.
 
     Yields:
-        function (steps=1, total=None) that moves the bar on, or sets how long it is.
+        function (steps=1) that moves the bar on.
     """
     columns = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:

@@ -21,6 +21,7 @@ from kzoo.cli.console import (
     out,
     progress,
 )
+from kzoo.files import write_json
 
 HELP = """
 See all of kzoo at work in about two minutes, without a network.
@@ -119,7 +120,7 @@ def demo(
         "exports": {name: report.to_dict() for name, report, *_ in exports},
         "seconds": time.perf_counter() - start,
     }
-    _write(out_path, summary)
+    write_json(out_path / _SUMMARY, summary)
     _print(out_path, model, summary, exports, result)
 
 
@@ -138,11 +139,11 @@ def _prepare(out_path):
         for name in ("attention.png", "curve.png"):
             (out_path / name).unlink(missing_ok=True)
     out_path.mkdir(parents=True, exist_ok=True)
-    _write(out_path, {"finished": False})
+    write_json(out_path / _SUMMARY, {"finished": False})
 
 
 def _is_of_a_demo(summary):
-    """Whether a file is what `_write` wrote, and so what is beside it a demo's."""
+    """Whether a file is one of these, and so what is beside it a demo's."""
     try:
         said = json.loads(summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -181,12 +182,6 @@ def _zoo():
             table.add_row(row["name"], *map(escape, (read, row["output"])), seconds)
         out.print(table)
     return answers
-
-
-def _write(out_path, summary):
-    from kzoo.files import write_json
-
-    write_json(out_path / _SUMMARY, summary)
 
 
 def _fine_tune(pairs, seconds, seed):

@@ -19,6 +19,7 @@ from kzoo.cli.console import (
     progress,
 )
 from kzoo.cli.reports import check_kept
+from kzoo.files import sha256, write_json
 
 HELP = """
 Score a model on the test sets of its recipe.
@@ -140,7 +141,6 @@ def evaluate(
 def _write(own, path, record):
     """Writes a record, with the weights that it is of; into a preset with its card."""
     from kzoo.checkpoints.files import SAFETENSORS
-    from kzoo.files import sha256, write_json
     from kzoo.zoo.registry import MANIFEST, RECORDS
     from kzoo.zoo.saving import update_preset
 

@@ -1,6 +1,7 @@
 """The recipe that the options of `kzoo train` describe."""
 
 from pathlib import Path
+from typing import get_args
 
 from kzoo.cli.console import Failure
 from kzoo.config import SIZES, load_config
@@ -120,8 +121,6 @@ def _check(options):
 
 
 def _kinds():
-    from typing import get_args
-
     from kzoo.zoo.recipes import TokenizerKind
 
     return get_args(TokenizerKind)
