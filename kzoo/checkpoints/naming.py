@@ -117,30 +117,28 @@ def decoder_heads(
     transformers has no such class.
     """
     other, language_model = other or name, language_model or f"{name}ForCausalLM"
-    taggers, readers = {}, {}
-    if tagger is not None:
-        taggers["TokenClassifier"] = Head(
-            f"{other}ForTokenClassification",
-            {"head/output": tagger},
-            rules=(Key("classifier_dropout", "head_dropout", lambda keys: 0.1),),
-        )
-    if answers is not None:
-        readers["QuestionAnswering"] = Head(
-            f"{other}ForQuestionAnswering",
-            {"head/output": "qa_outputs"},
-            prefix=answers,
-        )
-    return {
+    heads = {
         "CausalLM": Head(language_model, {"head": head}),
         "TextClassifier": Head(
             f"{other}ForSequenceClassification",
             {"head/output": "score"},
             {"pooling": "last", "head_use_bias": False, "head_dropout": 0.0},
         ),
-        **taggers,
-        **readers,
-        "SentenceEmbedder": Head(f"{other}Model", options={"pooling": "last"}),
     }
+    if tagger is not None:
+        heads["TokenClassifier"] = Head(
+            f"{other}ForTokenClassification",
+            {"head/output": tagger},
+            rules=(Key("classifier_dropout", "head_dropout", lambda keys: 0.1),),
+        )
+    if answers is not None:
+        heads["QuestionAnswering"] = Head(
+            f"{other}ForQuestionAnswering",
+            {"head/output": "qa_outputs"},
+            prefix=answers,
+        )
+    heads["SentenceEmbedder"] = Head(f"{other}Model", options={"pooling": "last"})
+    return heads
 
 
 def encoder_decoder_heads(name, bias=None, prefix=None):

@@ -12,7 +12,7 @@ from kzoo.families.fairseq import RULES, scaled
 
 FIRST_POSITION = Rule(  # numbers up to that of padding stand for padding
     ("pad_token_id",),
-    lambda keys: {"first_position": (keys.get("pad_token_id", 1)) + 1},
+    lambda keys: {"first_position": keys.get("pad_token_id", 1) + 1},
     lambda field_of: {"pad_token_id": field_of("first_position") - 1},
 )
 
