@@ -145,7 +145,7 @@ class Batches:
             check_count("epochs", epochs)
         stop = sys.maxsize if epochs is None else epochs * len(self)
         check_count("start", start, 0)
-        if not 0 <= start < stop:
+        if start >= stop:
             raise ValueError(
                 f"start must be a batch in [0, {stop}) ({epochs} epochs of {len(self)} "
                 f"batches). Received: {start}."

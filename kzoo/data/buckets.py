@@ -58,10 +58,9 @@ def choose_buckets(lengths, count=8, *, multiple=4, rows_of=None):
             number += numbers[first]
             rows = rows_of(shape) if rows_of else 1
             cost[first, last] = -(-number // rows) * rows * shape.sum()
-    # best[j]: the least cost of groups 0 to j with the buckets so far.
-    best = cost[0].copy()
+    # costs[-1][j]: the least cost of groups 0 to j with the buckets so far.
+    costs = [cost[0]]
     starts = [np.zeros(size, int)]
-    costs = [best]
     for _ in range(min(count, size) - 1):
         before = np.concatenate([[0.0], costs[-1][:-1]])  # of the groups before first
         total = before[:, None] + cost
