@@ -207,7 +207,7 @@ def _(graph, x, sections, axis=-1):
         x,
         _vector(graph, sections),
         shape=shapes,
-        outputs=len(sections),
+        dtype=[x.dtype] * len(sections),
         axis=axis,
     )
 
@@ -592,7 +592,6 @@ def _sort(graph, x, k, **options):
         "TopK",
         x,
         _vector(graph, [k]),
-        outputs=2,
         shape=[new, new],
         dtype=[x.dtype, "int64"],
         axis=-1,

@@ -128,29 +128,16 @@ def _(graph, condition, body, state, max_iterations):
         kept = [_common(shape, r.shape) for shape, r in zip(shapes, results)]
         shapes, changed = kept, kept != shapes
     return unflatten(
-        _emit_region(
-            graph,
+        graph.node(
             "Loop",
-            [graph.lift(max_iterations), condition(unflatten(flat)), *flat],
-            shapes,
-            [leaf.dtype for leaf in flat],
+            max_iterations,
+            condition(unflatten(flat)),
+            *flat,
+            shape=shapes,
+            dtype=[leaf.dtype for leaf in flat],
             body=inner,
         )
     )
-
-
-def _emit_region(graph, op_type, inputs, shapes, dtypes, **subgraphs):
-    """A node with subgraphs; a list of its outputs, also of one."""
-    several = len(shapes) > 1
-    outputs = graph.node(
-        op_type,
-        *inputs,
-        outputs=len(shapes),
-        shape=shapes if several else shapes[0],
-        dtype=dtypes,
-        **subgraphs,
-    )
-    return outputs if several else [outputs]
 
 
 def _common(left, right):
@@ -180,12 +167,11 @@ def _(graph, condition, if_true, if_false):
                 inner.output(inner.lift(value))
         branches.append(inner)
     pairs = list(zip(*([value for value, _ in b.outputs] for b in branches)))
-    final = _emit_region(
-        graph,
+    final = graph.node(
         "If",
-        [condition],
-        [_common(yes.shape, no.shape) for yes, no in pairs],
-        [yes.dtype for yes, _ in pairs],
+        condition,
+        shape=[_common(yes.shape, no.shape) for yes, no in pairs],
+        dtype=[yes.dtype for yes, _ in pairs],
         then_branch=branches[0],
         else_branch=branches[1],
     )

@@ -308,26 +308,22 @@ def _(
         key = key * scale
     elif scale != 1.0:
         query = query * scale
-
-    shapes = [query.shape, *present, weights_shape][:count]
-    outputs = graph.node(
+    output, *others = graph.node(
         "Attention",
         query,
         key,
         value,
         mask,
         *(cache or (None, None)),
-        outputs=count,
-        shape=shapes if count > 1 else shapes[0],
+        shape=[query.shape, *present, weights_shape][:count],
+        dtype=[query.dtype] * count,
         scale=1.0,
         is_causal=int(causal and cache is None),
         **kinds,
     )
-    outputs = outputs if count > 1 else [outputs]
-    output = outputs[0]
     if heads_split:
         output = merge_heads(output)
-    weights = outputs[3] if return_weights else None
+    weights = others[2] if return_weights else None
     if bias is not None and allowed is not None and (cache is None or length != 1):
         seen = ops.any(allowed, axis=-1)  # (B or 1, N or 1, T or 1)
         by_head = ops.expand_dims(seen, -1)
@@ -338,7 +334,7 @@ def _(
             output = merge_heads(ops.where(by_head, heads, 0.0))
         if return_weights:
             weights = ops.where(by_head, weights, 0.0)
-    new_cache = tuple(outputs[1:3]) if cache else None
+    new_cache = tuple(others[:2]) if cache else None
     return output, new_cache, weights
 
 

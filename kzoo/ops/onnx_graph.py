@@ -261,7 +261,6 @@ class OnnxGraph:
         *inputs,
         shape=None,
         dtype=None,
-        outputs=1,
         stem=None,
         **attributes,
     ):
@@ -270,10 +269,9 @@ class OnnxGraph:
         Args:
             op_type: of the default domain, or of that given as `domain`.
             *inputs: OnnxValues, variables, arrays, numbers, or `None` for "absent".
-            shape: of the output (a list of shapes for several); that of the first
-                input by default.
-            dtype: likewise.
-            outputs: how many.
+            shape: of the output; that of the first input by default.
+            dtype: likewise. A list has the node give as many outputs, also of one; then
+                there is a list of shapes, too.
             stem: what the node's name begins with, which runtimes' errors tell;
                 `op_type` by default.
             **attributes: of the node; an `OnnxGraph` is a subgraph.
@@ -282,21 +280,23 @@ class OnnxGraph:
         while values and values[-1] is None:
             values.pop()
         home = self._home(op_type, values, attributes)
-        names = [self.fresh(stem or op_type) for _ in range(outputs)]
+        several = isinstance(dtype, list)
+        if not several:
+            shape = [values[0].shape if shape is None else shape]
+            dtype = [dtype or values[0].dtype]
+        names = [self.fresh(stem or op_type) for _ in dtype]
         home.nodes.append(
             (op_type, ["" if v is None else v.name for v in values], names, attributes)
         )
         home._own.update(names)
-        shapes = shape if outputs > 1 else [values[0].shape if shape is None else shape]
-        dtypes = dtype if isinstance(dtype, list) else [dtype] * outputs
         results = [
-            OnnxValue(name, home.known(s), d or values[0].dtype, home)
-            for name, s, d in zip(names, shapes, dtypes, strict=True)
+            OnnxValue(name, home.known(s), d, home)
+            for name, s, d in zip(names, shape, dtype, strict=True)
         ]
         if "domain" in attributes:  # ONNX does not know what it gives
             for result in results:
                 self.tell(result)
-        return results if outputs > 1 else results[0]
+        return results if several else results[0]
 
     def _home(self, op_type, values, attributes):
         """The graph to emit into: before the loops in which no input changes.

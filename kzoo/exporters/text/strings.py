@@ -186,7 +186,6 @@ def _(graph, text, model):
         np.array([False]),  # ids are the model's own
         domain=EXTENSIONS,
         model=model.content,
-        outputs=3,
         shape=[(None,)] * 3,
         dtype=["int32", "int64", "int32"],
     )
@@ -279,7 +278,6 @@ def _(graph, text, vocabulary, unknown, prefix, longest):
         "StringSplit",
         _without(graph, text, "\0"),
         delimiter=" ",
-        outputs=2,
         shape=[(text.shape[0], None), text.shape],
         dtype=["string", "int64"],
     )
@@ -301,7 +299,6 @@ def _(graph, text, vocabulary, unknown, prefix, longest):
         suffix_indicator=prefix,
         max_input_chars_per_word=longest,
         unknown_token=unknown,
-        outputs=4,
         shape=[(None,)] * 4,
         dtype=["string", "int64", "int64", "int64"],
     )
@@ -351,7 +348,6 @@ def _(graph, text, vocabulary, merges, refused):
         vocab=json.dumps(vocabulary),
         merges="\n".join(" ".join(pair) for pair in merges),
         padding_length=-1,  # to the longest
-        outputs=2,
         shape=[(text.shape[0], None)] * 2,
         dtype=["int64", "int64"],
     )
