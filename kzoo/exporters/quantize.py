@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kzoo.exporters.errors import ExportError
-from kzoo.ops.onnx_graph import OnnxGraph, to_numpy
+from kzoo.ops.onnx_graph import subgraphs, to_numpy
 
 SMALLEST = 1024  # elements; a smaller matrix saves nothing
 _ELEMENTS = 2**22  # that are quantised at a time
@@ -258,9 +258,8 @@ class Matrices:
                 else:
                     rounded = _add(graph, "DequantizeLinear", [numbers, scale, zero])
                 inputs = [rounded, *inputs[1:]]
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    self._round_activations(value)
+            for inner in subgraphs(attributes):
+                self._round_activations(inner)
             graph.nodes.append((op_type, inputs, outputs, attributes))
 
 
@@ -343,9 +342,8 @@ class _Pass:
         activations = {}  # name -> its 8-bit form, for all products that read it
         for node in nodes:
             op_type, inputs, outputs, attributes = node
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    self.replace(value)
+            for inner in subgraphs(attributes):
+                self.replace(inner)
             if op_type == "Gather" and inputs[0] in self.matrices:
                 self._gather(graph, self.matrices[inputs[0]], inputs[1], outputs)
             elif op_type in _PRODUCTS and inputs[1] in self.matrices:

@@ -304,8 +304,8 @@ class OnnxGraph:
         Lengths are computed before branches, too.
         """
         home = self
-        if any(isinstance(value, OnnxGraph) for value in attributes.values()):
-            return home  # its own subgraphs may read what belongs to this one
+        if subgraphs(attributes):
+            return home  # these may read what belongs to this one
         values = [value for value in values if value is not None]
         deepest = max((value.graph.depth for value in values), default=0)
         lengths = op_type in _OF_LENGTHS and all(
@@ -532,10 +532,7 @@ class OnnxGraph:
             if needed.isdisjoint(outputs):
                 continue
             kept.append(node)
-            read = set(inputs)
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    read |= value.free_names()
+            read = set(inputs).union(*(g.free_names() for g in subgraphs(attributes)))
             needed |= read
             names |= read
         return kept[::-1], names
@@ -557,28 +554,30 @@ class OnnxGraph:
                 home.nodes.insert(0, node)
             for name in inputs:
                 readers.setdefault(name, set()).add(home)
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    reader = value if home is self and op_type == "If" else home
-                    for name in value.free_names():
-                        readers.setdefault(name, set()).add(reader)
+            for inner in subgraphs(attributes):
+                reader = inner if home is self and op_type == "If" else home
+                for name in inner.free_names():
+                    readers.setdefault(name, set()).add(reader)
         self.nodes = kept[::-1]
         for *_, attributes in self.nodes:
-            for value in attributes.values():
-                if isinstance(value, OnnxGraph):
-                    value.sink()
+            for inner in subgraphs(attributes):
+                inner.sink()
 
     def every_node(self):
         """As `live_nodes`, those of subgraphs among them."""
         for node in self.live_nodes():
             yield node
-            for value in node[3].values():
-                if isinstance(value, OnnxGraph):
-                    yield from value.every_node()
+            for inner in subgraphs(node[3]):
+                yield from inner.every_node()
 
     def domains(self):
         """The operator sets beside the default one that the nodes are of."""
         return {node[3].get("domain", "") for node in self.every_node()} - {""}
+
+
+def subgraphs(attributes):
+    """Those among a node's attributes: the body of a loop, the branches of an `If`."""
+    return [value for value in attributes.values() if isinstance(value, OnnxGraph)]
 
 
 def broadcast_shape(left, right):
