@@ -225,11 +225,10 @@ class Matrices:
             graph.initializers.update(matrix.stored())
             if self.mode == "float16":  # the name goes on: its readers stay as they are
                 del graph.initializers[matrix.name]
-                cast = ("Cast", [matrix.values], [matrix.name], {"to": 1})
-                rewrite.before.append(cast)
+                rewrite.once(matrix.name, "Cast", [matrix.values], to=1)
         if self.mode != "float16":
             rewrite.replace(graph)
-        graph.nodes[:0] = rewrite.before
+        graph.nodes[:0] = rewrite.before.values()
         graph.prune()
 
     def restore(self, graph, round_activations=False):
@@ -329,12 +328,13 @@ class _Pass:
         mode: of them.
 
     Attributes:
-        before: nodes that no input changes; runtimes compute them when they load.
+        before: name to the node that makes it, of what no input changes; runtimes
+            compute it when they load.
     """
 
     def __init__(self, graph, matrices, mode):
         self.root, self.matrices, self.mode = graph, matrices, mode
-        self.before, self.made = [], set()
+        self.before = {}
 
     def replace(self, graph):
         """Rewrites a graph and its subgraphs."""
@@ -374,9 +374,8 @@ class _Pass:
         numbers, scale, zero = activations[x]
         values = matrix.values
         if matrix.by_rows:
-            values = self._once(
-                f"{values}/transposed", "Transpose", [values], perm=[1, 0]
-            )
+            name = f"{values}/transposed"
+            values = self.once(name, "Transpose", [values], perm=[1, 0])
         product = node("MatMulInteger", [numbers, values, zero])
         product = node("Cast", [product], to=1)
         factors = [product, node("Mul", [scale, matrix.scales])]
@@ -401,7 +400,7 @@ class _Pass:
             return
         (bits, block), (count, width) = _BLOCKS[self.mode], matrix.shape
         shape = self.root.constant(np.array([count, -1])).name
-        table = self._once(f"{matrix.values}/table", "Reshape", [matrix.values, shape])
+        table = self.once(f"{matrix.values}/table", "Reshape", [matrix.values, shape])
         options = dict(gather_axis=0, quantize_axis=1, block_size=block, bits=bits)
         options["domain"] = "com.microsoft"
         inputs = [table, ids, matrix.scales]
@@ -412,9 +411,7 @@ class _Pass:
         ends = [self.root.constant(np.array([i])).name for i in (0, width, -1)]
         graph.nodes.append(("Slice", [rows, *ends], outputs, {}))
 
-    def _once(self, name, op_type, inputs, **attributes):
+    def once(self, name, op_type, inputs, **attributes):
         """The name of what is made of a weight alone."""
-        if name not in self.made:
-            self.made.add(name)
-            self.before.append((op_type, inputs, [name], attributes))
+        self.before[name] = op_type, inputs, [name], attributes
         return name
