@@ -284,31 +284,21 @@ def _codec_of(tokenizer, format):
     normalizer, splitter, decoder = (
         described[name] or {} for name in ("normalizer", "pre_tokenizer", "decoder")
     )
-    _expect(
-        tokenizer,
-        "added tokens",
-        [t["content"] for t in described["added_tokens"] if not t["special"]],
-        [[]],
-    )
+    expect = functools.partial(_expect, tokenizer)
+    added = [t["content"] for t in described["added_tokens"] if not t["special"]]
+    expect("added tokens", added, [])
     kind = model["type"]
     if kind == "WordPiece":
-        _expect(
-            tokenizer,
-            "the normalizer",
-            normalizer.get("type"),
-            [None, "BertNormalizer"],
-        )
-        _expect(
-            tokenizer, "the pre-tokenizer", splitter, [{"type": "BertPreTokenizer"}]
-        )
-        _expect(tokenizer, "the decoder", decoder.get("type"), ["WordPiece"])
+        expect("the normalizer", normalizer.get("type"), None, "BertNormalizer")
+        expect("the pre-tokenizer", splitter, {"type": "BertPreTokenizer"})
+        expect("the decoder", decoder.get("type"), "WordPiece")
         return WordPieceCodec(tokenizer, model, normalizer, splitter)
-    _expect(tokenizer, "the normalizer", normalizer, [{}, {"type": "Lowercase"}])
+    expect("the normalizer", normalizer, {}, {"type": "Lowercase"})
     if kind == "WordLevel":
         character = dict(type="Split", behavior="Isolated", invert=False)
         character["pattern"] = {"String": ""}
-        _expect(tokenizer, "the pre-tokenizer", splitter, [character])
-        _expect(tokenizer, "the decoder", decoder, [{"type": "Fuse"}])
+        expect("the pre-tokenizer", splitter, character)
+        expect("the decoder", decoder, {"type": "Fuse"})
         return CharacterCodec(tokenizer, model, bool(normalizer))
     if kind != "BPE":
         raise _refusal(tokenizer, f"models of the type {kind!r}")
@@ -319,13 +309,13 @@ def _codec_of(tokenizer, format):
         ("byte_fallback", False),
         ("ignore_merges", False),
     ):
-        _expect(tokenizer, name, model.get(name) or right, [right])
+        expect(name, model.get(name) or right, right)
     options = {k: splitter.get(k) for k in ("type", "add_prefix_space", "use_regex")}
     byte_level = dict(type="ByteLevel", add_prefix_space=False, use_regex=True)
-    _expect(tokenizer, "the pre-tokenizer", options, [byte_level])
-    _expect(tokenizer, "the decoder", decoder.get("type"), ["ByteLevel"])
+    expect("the pre-tokenizer", options, byte_level)
+    expect("the decoder", decoder.get("type"), "ByteLevel")
     missing = sorted(set(tokenizer.byte_of) - set(model["vocab"]))
-    _expect(tokenizer, "bytes without a piece", missing, [[]])
+    expect("bytes without a piece", missing, [])
     if format != "onnx":
         raise _refusal(
             tokenizer,
@@ -335,7 +325,8 @@ def _codec_of(tokenizer, format):
     return BytePairCodec(tokenizer, model, bool(normalizer))
 
 
-def _expect(tokenizer, name, value, allowed):
+def _expect(tokenizer, name, value, *allowed):
+    """Raises `ExportError` where a tokenizer's part is none of those allowed."""
     if value not in allowed:
         value = json.dumps(value, ensure_ascii=False)  # which may hold a long table
         raise _refusal(tokenizer, f"{name} {textwrap.shorten(value, 200)}")
