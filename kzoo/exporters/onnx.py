@@ -227,19 +227,30 @@ def declare(function, session, report, where):
     Raises:
         ExportError: they are not the function's.
     """
-    check_interface(function, session, where)
-    report.functions[function.name] = declared(session)
-    metadata = session.get_modelmeta().custom_metadata_map
-    report.needs = [name for name in [metadata.get("needs")] if name]
-
-
-def declared(session):
-    """The inputs and outputs of a file, by name."""
+    codes = {"float32": "float"}
     inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
-    return {
+    outputs = session.get_outputs()
+    found = {i.name: (i.type, i.shape) for i in inputs}
+    for argument in function.arguments:
+        dtype = onnx_dtype(argument.dtype)
+        wanted = (f"tensor({codes.get(dtype, dtype)})", list(argument.axes))
+        if found.get(argument.name) != wanted:
+            raise ExportError(
+                f"{where}: should have the input {argument.name} as {wanted}. "
+                f"Received: {found.get(argument.name)}."
+            )
+    for output in outputs:
+        if output.shape != list(function.outputs.get(output.name, ())):
+            raise ExportError(
+                f"{where}: should have the outputs {function.outputs}. "
+                f"Received: {output.name} with axes {output.shape}."
+            )
+    report.functions[function.name] = {
         "inputs": {i.name: [i.type, i.shape] for i in inputs},
-        "outputs": {o.name: [o.type, o.shape] for o in session.get_outputs()},
+        "outputs": {o.name: [o.type, o.shape] for o in outputs},
     }
+    needs = metadata_in(session).get("needs")
+    report.needs = [needs] if needs else []
 
 
 def open_session(path, prepacked=False):
@@ -339,27 +350,6 @@ def runner(function, session, options=None):
     return run
 
 
-def check_interface(function, session, where):
-    """Raises `ExportError` when names, dtypes or axes are not the declared ones."""
-    codes = {"float32": "float"}
-    found = {i.name: (i.type, i.shape) for i in session.get_inputs()}
-    found |= {i.name: (i.type, i.shape) for i in session.get_overridable_initializers()}
-    for argument in function.arguments:
-        dtype = onnx_dtype(argument.dtype)
-        wanted = (f"tensor({codes.get(dtype, dtype)})", list(argument.axes))
-        if found.get(argument.name) != wanted:
-            raise ExportError(
-                f"{where}: should have the input {argument.name} as {wanted}. "
-                f"Received: {found.get(argument.name)}."
-            )
-    for output in session.get_outputs():
-        if output.shape != list(function.outputs.get(output.name, ())):
-            raise ExportError(
-                f"{where}: should have the outputs {function.outputs}. "
-                f"Received: {output.name} with axes {output.shape}."
-            )
-
-
 def head_of(path):
     """What a file says beside weights that stand in another, an `onnx.ModelProto`.
 
@@ -428,9 +418,9 @@ def said_of(path, head):
     return said
 
 
-def quantize_mode(session):
-    """How the file says that it is quantised, or `None`."""
-    return session.get_modelmeta().custom_metadata_map.get("quantize")
+def metadata_in(session):
+    """What a file says of itself, a dict of strings; see `metadata_of`."""
+    return session.get_modelmeta().custom_metadata_map
 
 
 def takes_text(session):

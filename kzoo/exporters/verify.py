@@ -85,8 +85,7 @@ def verify(path, task, inputs=None):
     if is_file_name(path) and not path.is_dir():
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
-        metadata = session.get_modelmeta().custom_metadata_map
-        if metadata.get("exporter") == "tf2onnx":
+        if onnx.metadata_in(session).get("exporter") == "tf2onnx":
             return _verify_converted(path, task, inputs)
     _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
@@ -116,7 +115,7 @@ def verify(path, task, inputs=None):
             heads[name] = head = onnx.head_of(file)
             _check_said(file, onnx.said_of(file, head), task)
             onnx.check_defaults(functions[name], file, head)
-        mode = onnx.quantize_mode(session_of(next(iter(paths))))
+        mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
     with lora_merged(task):
         matrices, graphs = _emitted(functions, heads, task, mode)
     own, notes, reports = [], [], []
@@ -257,8 +256,8 @@ def _verify_other(path, model, inputs):
     """Verifies a file that tf2onnx made of a model that is no task."""
     made = path.is_file() and is_file_name(path)
     if made:
-        metadata = onnx.open_session(path).get_modelmeta().custom_metadata_map
-        made = metadata.get("exporter") == "tf2onnx"
+        session = onnx.open_session(path)
+        made = onnx.metadata_in(session).get("exporter") == "tf2onnx"
     if not made:
         raise ExportError(
             f"{type(model).__name__} is no task of kzoo, so that it is compared with a "
