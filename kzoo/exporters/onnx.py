@@ -128,16 +128,15 @@ def write(
             change(graph)
     report = ExportReport(str(target), "onnx", opset=opset)
     report.domains = sorted(set().union(*(g.domains() for g in graphs.values())))
-    single = target.suffix == ".onnx"
+    everything = {n: i for g in graphs.values() for n, i in g.initializers.items()}
+    report.weight_bytes = weight_bytes(everything)
+    single, external = target.suffix == ".onnx", None
     threshold = LARGEST_FILE if threshold is None else min(threshold, LARGEST_FILE)
-    external, location = None, WEIGHTS
-    if single:
-        location = target.with_suffix(BESIDE).name
-    else:
+    if not single:
         target.mkdir()
-    if not single or weight_bytes(graphs[functions[0].name]) > threshold:
-        folder = target.parent if single else target
-        external = (location, write_weights(graphs.values(), folder / location))
+    if not single or report.weight_bytes > threshold:
+        beside = target.with_suffix(BESIDE) if single else target / WEIGHTS
+        external = (beside.name, write_weights(graphs.values(), beside))
     if any(EXTENSIONS in graph.domains() for graph in graphs.values()):
         version = importlib.metadata.version("onnxruntime-extensions")
         metadata = {**metadata, "needs": f"onnxruntime-extensions {version}"}
@@ -147,10 +146,6 @@ def write(
         write_model(graph, paths[name], metadata=metadata, external=external)
         counts = collections.Counter(op_type for op_type, *_ in graph.every_node())
         report.operators[name] = dict(counts.most_common())
-    everything = {n: i for g in graphs.values() for n, i in g.initializers.items()}
-    merged = OnnxGraph(opset)
-    merged.initializers = everything
-    report.weight_bytes = weight_bytes(merged)
     report.seconds["write"] = time.perf_counter() - start
     return report, paths
 

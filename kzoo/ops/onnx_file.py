@@ -100,9 +100,9 @@ def write_model(graph, path, *, metadata, external=None):
             file.write(_bytes(initializer))
 
 
-def weight_bytes(graph):
-    """Bytes of all initialisers."""
-    return sum(_size(initializer) for initializer in graph.initializers.values())
+def weight_bytes(initializers):
+    """Bytes of a graph's initialisers, a dict by name."""
+    return sum(map(_size, initializers.values()))
 
 
 def _size(initializer):
