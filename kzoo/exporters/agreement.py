@@ -220,11 +220,7 @@ def _compare(case, got, rounded, expected, where, mode, report):
         report.checks.append(check)
     floats = [name for name in expected if expected[name].dtype.kind == "f"]
     for name in floats:
-        if got[name].shape != expected[name].shape:
-            raise ExportError(
-                f"{where}: {name} should have shape {expected[name].shape}. "
-                f"Received: {got[name].shape}."
-            )
+        checks.check_shape(name, got[name].shape, expected[name].shape, where)
         if not np.isfinite(got[name]).all():
             raise ExportError(f"{where}: {name} should be finite, and is not.")
     check["difference"] = max(

@@ -132,7 +132,7 @@ def compare(function, case, got, expected, report, rows=None):
     for name, value in expected.items():
         if name == "sequences":
             continue
-        _check_shape(name, got[name].shape, value.shape, where)
+        check_shape(name, got[name].shape, value.shape, where)
         if value.dtype.kind != "f":
             _check_equal(name, got[name], value, where, rows)
             if value.dtype.kind == "O":
@@ -315,7 +315,8 @@ def _both(got, expected, place, rows):
     return f"{at}: Keras gives {right}, the artifact {wrong}."
 
 
-def _check_shape(name, got, expected, where):
+def check_shape(name, got, expected, where):
+    """Raises `ExportError` unless an output has the shape of Keras's."""
     if got != expected:
         raise ExportError(
             f"{where}: {name} should have shape {expected}. Received: {got}."
@@ -335,7 +336,7 @@ def _check_equal(name, got, expected, where, rows):
 def _check_tokens(function, got, expected, where, rows):
     """Raises `ExportError` unless all tokens are Keras's."""
     mine, theirs = got["sequences"], expected["sequences"]
-    _check_shape("sequences without length", mine.shape[:2], theirs.shape[:2], where)
+    check_shape("sequences without length", mine.shape[:2], theirs.shape[:2], where)
     padded = _padded(function, got, expected)
     # Tokens of what does not exist, all of them banned, are any.
     real = np.maximum(got["scores"], expected["scores"]) > IMPOSSIBLE / 2
@@ -347,4 +348,4 @@ def _check_tokens(function, got, expected, where, rows):
             f"{where}: {int(differs.sum())} of {differs.size} sequences differ from "
             f"Keras's; their scores are {gap:.2g} apart. {_both(*padded, place, rows)}"
         )
-    _check_shape("sequences", mine.shape, theirs.shape, where)
+    check_shape("sequences", mine.shape, theirs.shape, where)
