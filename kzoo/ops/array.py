@@ -10,7 +10,7 @@ from kzoo.ops import tensorflow
 from kzoo.ops.accelerator import xla_is_on_cpu
 from kzoo.ops.buffers import buffers_grow
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape
+from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape, onnx_dtype
 
 
 def shape(x):
@@ -298,7 +298,7 @@ def cast(x, dtype):
 
 @cast.emits
 def _(graph, x, dtype):
-    dtype = {"int32": "int64"}.get(dtype, dtype)
+    dtype = onnx_dtype(dtype)
     if x.dtype == dtype:
         return x
     return graph.node("Cast", x, dtype=dtype, to=ONNX_CODES[dtype])
@@ -393,7 +393,7 @@ def full(new_shape, value, dtype):
 
 @full.emits
 def _(graph, new_shape, value, dtype):
-    dtype = {"int32": "int64"}.get(dtype, dtype)
+    dtype = onnx_dtype(dtype)
     filler = graph.constant(np.full((), value, dtype))
     if not new_shape:
         return filler
