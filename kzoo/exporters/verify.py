@@ -52,7 +52,8 @@ def verify(path, task, inputs=None):
     Args:
         path: a folder or file that `export` wrote.
         task: the task that it should equal; of what exporter="tf2onnx" wrote any model
-            of Keras that knows its inputs.
+            of Keras that knows its inputs. What that road wrote is compared by its
+            answers and its tables: a weight that changes no answer may be another.
         inputs: what to compare on, beside what every export is compared on. A list of
             examples: strings, or (first, second) pairs of strings where the task reads
             pairs, or (source, target); or ids, a list of int each for the first input,

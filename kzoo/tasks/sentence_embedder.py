@@ -176,17 +176,18 @@ class SentenceEmbedder(EncoderTask):
             raise ValueError(
                 f"Scores must be in [{lowest}, {highest}]. Received: {y[i]!r} for "
                 f"example {i}. For others compile(loss=kzoo.training."
-                "CosineSimilarityLoss(score_range=(lowest, highest)))."
+                "CosineSimilarityLoss(score_range=(lowest, highest))), or say "
+                "score_range = [lowest, highest] in the [training] of a recipe."
             )
         return scores
 
-    def _batches(self, x, *args, **kwargs):
+    def _features(self, x, *others):
         if isinstance(x[0], str):
             raise ValueError(
                 f"{self.name} learns from pairs or triples of texts. "
                 f"Received: {x[0]!r} as example 0."
             )
-        return super()._batches(x, *args, **kwargs)
+        return super()._features(x, *others)
 
     @staticmethod
     def _tokens_of(shape):

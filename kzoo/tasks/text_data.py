@@ -27,6 +27,7 @@ from kzoo.tasks.task import Task, out_of_table, smallest_table
 from kzoo.training import ResumableCheckpoint
 
 _WEIGHT = "sample_weight"
+_LONG = 2**14  # tokens of an example that is rather a mistake than meant
 
 
 class LearnsText(Task):
@@ -475,6 +476,14 @@ class LearnsText(Task):
                 f"{batches.report.num_truncated} of {batches.report.num_examples} "
                 f"examples were cut to the learned positions, {self._max_lengths()} "
                 "tokens. A model with a larger max_sequence_length keeps them.",
+                stacklevel=3,
+            )
+        longest = max(map(max, batches.shapes))
+        if longest > _LONG:
+            warnings.warn(
+                f"The longest example has about {longest} tokens: the attention of one "
+                f"head to it takes {longest**2 * 4 / 1e9:.1f} GB. Cut it, by a "
+                "max_length where the task has one, or leave it out.",
                 stacklevel=3,
             )
         return batches

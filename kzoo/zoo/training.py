@@ -446,7 +446,10 @@ class Run:
         if self._held_out is None:
             return None
         if self.recipe.data.format != "running":
-            features = self.task.encode_examples(*self._pairs(self._held_out))
+            try:
+                features = self.task.encode_examples(*self._pairs(self._held_out))
+            except ValueError as error:
+                raise ValueError(f"In the validation examples: {error}") from error
             return self._batches(features, shuffle=False)
         features = stretches(self.task, self._held_out, self.recipe.training.length)
         return self.task.batches(features, batch_size=self._rows(), shuffle=False)

@@ -1,5 +1,7 @@
 """Tasks train on every form of data, and go on where they were killed."""
 
+import warnings
+
 import grain
 import keras
 import numpy as np
@@ -327,6 +329,15 @@ def test_strings_are_cut_to_the_learned_positions_on_every_pipeline():
         model.fit(words, shuffle=False, verbose=0)
     model.fit(grain.MapDataset.source(words).batch(2), verbose=0)
     assert model.predict(words, verbose=0).shape[1] == 3
+
+
+def test_an_example_that_is_rather_a_mistake_is_warned_of():
+    model = causal()
+    with pytest.warns(UserWarning, match=r"about 20000 tokens: .* takes 1\.6 GB"):
+        model.batches({"token_ids": [[5, 6], [5] * 20_000]}, batch_size=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.batches({"token_ids": [[5, 6], [5] * 16_000]}, batch_size=1)
 
 
 def test_held_out_batches_are_as_those_of_the_training():

@@ -350,8 +350,10 @@ def test_what_cannot_be_learned_is_named():
         ((PAIRS[:2], ["a", "b"]), "a number for each example. Received: 'a'"),
         ((PAIRS[:2], [0.5, np.nan]), "nan for example 1"),
     ):
-        with pytest.raises(ValueError, match=message):
-            task.fit(*data, verbose=0)
+        for verb in (task.fit, task.evaluate, task.train_on_batch):
+            quiet = {} if verb == task.train_on_batch else {"verbose": 0}
+            with pytest.raises(ValueError, match=message):
+                verb(*data, **quiet)
     flat = {"token_ids": ids_of(["ab", "cd"])}
     with pytest.raises(ValueError, match=r"\(batch, texts, length\)"):
         task.fit(flat, np.array([0.5, 0.5], "float32"), verbose=0)

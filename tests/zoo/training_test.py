@@ -274,6 +274,14 @@ def moods(tmp_path):
     return make
 
 
+def test_a_label_of_the_validation_data_is_said_to_be_there(moods, tmp_path):
+    (tmp_path / "other.tsv").write_text("aaa\tsad\nbbb\tbored\n")
+    recipe = moods(training={"epochs": 1}, data={"validation": "other.tsv"})
+    with pytest.raises(ValueError, match="In the validation examples: .*'bored' for"):
+        training.train(recipe, tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out" / "history.json").exists()
+
+
 def test_a_teacher_gives_more_texts_and_distributions_as_targets(moods, tmp_path):
     rows = [
         f"{'ab'[i % 2] * 3} {'ab'[i % 2]}. so\t{['sad', 'glad'][i % 2]}\n"
