@@ -9,7 +9,7 @@ it stopped, without reading what came before.
 
 import functools
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -84,7 +84,11 @@ def bucketed_batches(
     sequences = [name for name, (_, offsets) in columns.items() if offsets is not None]
     lengths = np.stack([np.diff(columns[name][1]) for name in sequences], axis=1)
     limits = np.array(_limits(max_length, sequences))
-    shapes = None if np.ndim(buckets) == 0 else _shapes(buckets, sequences)
+    if isinstance(buckets, Iterable) and not isinstance(buckets, str):
+        shapes = _shapes(list(buckets), sequences)
+    else:
+        check_count("buckets", buckets)
+        shapes = None
     lengths, kept, num_truncated = _fit(lengths, limits, shapes, too_long, sequences)
     rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of)
     if shapes is None:
@@ -213,7 +217,7 @@ def _shapes(buckets, sequences):
     if not (sizes and whole and fit and min(sizes) > 0):
         raise ValueError(
             "buckets must be lengths of at least 1, or tuples with a length for each "
-            f"of {sequences}. Received: {list(buckets)}."
+            f"of {sequences}. Received: {buckets}."
         )
     return np.array(shapes)
 
@@ -278,7 +282,7 @@ def _rows(batch_size, tokens_per_batch, tokens_of, shape):
     if batch_size is not None:
         return batch_size
     tokens = shape[-1] if tokens_of is None else tokens_of(shape)
-    check_count(f"What tokens_of gives for {tuple(map(int, shape))}", tokens)
+    check_count(f"What tokens_of gives for {tuple(map(int, shape))}", int(tokens))
     rows = max(1, tokens_per_batch // int(tokens))
     # Multiples of 8 divide among devices and fit tensor cores.
     return rows - rows % 8 if rows >= 8 else rows

@@ -34,7 +34,7 @@ def choose_buckets(lengths, count=8, *, multiple=4, rows_of=None):
     lengths = lengths[:, None] if lengths.ndim == 1 else lengths
     if not len(lengths):
         raise ValueError("choose_buckets needs one length at least. Received: none.")
-    check_count("The number of buckets", count)
+    check_count("count", count)
     check_count("multiple", multiple)
     rounded = round_up(lengths, multiple)
     longest = rounded.max(axis=1)

@@ -136,8 +136,12 @@ def load_texts(
         ValueError: options that exclude one another, or do not fit the source.
     """
     if _is_tfds(source):
-        keys = _check_columns(column, str, "name of a feature of the data set", 1)
-        rows = load_tfds(source[len(_TFDS) :], split, keys or ("text",))
+        if not (column is None or isinstance(column, str)):
+            raise ValueError(
+                "For a TFDS data set column is a feature's name. "
+                f"Received: column={column!r}."
+            )
+        rows = load_tfds(source[len(_TFDS) :], split, (column or "text",))
         texts = [text for (text,) in rows]
         return ["\n".join(texts)] if whole else texts
     path = Path(source)
@@ -157,8 +161,8 @@ def load_texts(
             raise DataError(f"{path} is empty.")
         return [text]
     if column is not None:
-        chosen = _check_columns(column, numbers.Integral, "column number from 0", 1)
-        return [text for (text,) in _read_columns(path, chosen, extra_columns)]
+        check_count("column", column, 0)
+        return [text for (text,) in _read_columns(path, (column,), extra_columns)]
     return _read_lines(path, "Running text is read with whole=True.")
 
 
@@ -269,7 +273,7 @@ def load_tfds(name, split, keys=None):
             f"Received: {keys}."
         )
     try:
-        if not isinstance(split, str):  # None would be a dict of all
+        if split is None:  # a dict of all
             raise ValueError
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except ValueError as error:
@@ -344,11 +348,12 @@ def _check_columns(columns, kind, meaning, count=2):
 
 
 def _read_parallel(paths, columns):
-    if not isinstance(paths, Sequence) or len(paths) != 2:
+    given = list(paths) if isinstance(paths, Iterable) else [paths]
+    if len(given) != 2 or isinstance(paths, bytes):
         raise ValueError(
             f"Expected one source or two parallel files. Received: {paths!r:.80}."
         )
-    paths = [Path(path) for path in paths]
+    paths = [Path(path) for path in given]
     if columns is not None:
         raise ValueError(
             "columns has no meaning for two parallel files: the first is the source. "

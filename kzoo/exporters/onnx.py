@@ -364,7 +364,8 @@ def head_of(path):
 
 def opset_of(head):
     """The version of onnx's own operators that a file is written in."""
-    return next(o.version for o in head.opset_import if o.domain in ("", "ai.onnx"))
+    own = [o.version for o in head.opset_import if o.domain in ("", "ai.onnx")]
+    return own[0] if own else DEFAULT_OPSET
 
 
 def check_defaults(function, path, head):

@@ -151,7 +151,7 @@ def verify(path, task, inputs=None):
     _check_unchanged(path, said)
     with lora_merged(task):
         if format == "tf_saved_model":
-            weights.check_tables(path, task.named_variables())
+            weights.check_tables(path, task)
         for name, graph in graphs.items():
             if not weights.check_onnx(paths[name], heads[name], graph, task, mode):
                 reports[-1].notes.append(_OTHER_NODES.format(paths[name].name))
@@ -294,7 +294,7 @@ def _verify_converted(path, task, inputs):
         found = tf2onnx.compare(task, path, [case], input_signature=signature)
         difference = max(found.values())
         report.checks.append(dict(function="forward", case=name, difference=difference))
-    weights.check_tables(path, {v.path: v for v in task.weights})
+    weights.check_converted(path, task)
     report.seconds["verify"] = time.perf_counter() - start
     report.files = sizes(path)
     return report
@@ -320,13 +320,13 @@ def _onnx_files(path, functions, opened, said, format):
 def _emitted(functions, heads, task, mode):
     """What the files should hold: the task emitted again, in memory, and quantised."""
     matrices, graphs = Matrices(mode), {}
+    inputs = {each.name for head in heads.values() for each in head.graph.input}
     for name, head in heads.items():
-        options = {each.name for each in head.graph.input}
         graphs[name] = onnx.emit(
             functions[name],
             onnx.names_of(task),
             onnx.opset_of(head),
-            low_memory=onnx.TOKENS_BETWEEN_JOINS in options,
+            low_memory=onnx.TOKENS_BETWEEN_JOINS in inputs,  # of all, and in one
         )
         matrices.quantize(graphs[name])
     return matrices, graphs

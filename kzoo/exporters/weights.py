@@ -1,14 +1,13 @@
 """What an artifact holds beside what the task would: no case reads all of it."""
 
 import collections
-import functools
+import json
 import operator
 from pathlib import Path
 
 import numpy as np
 
 import kzoo
-from kzoo.exporters.artifact import is_file_name
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.ops.onnx_file import graph_proto, node_proto
 from kzoo.ops.onnx_graph import to_numpy
@@ -17,6 +16,7 @@ from kzoo.ops.onnx_graph import to_numpy
 # bits, and what is rounded to fewer may then be a step off (of int8 two, by its scale).
 _TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "int8": 0.02}
 _ELEMENTS = 2**22  # that are compared at a time
+TABLES = "tables"  # what a file of tf2onnx calls those that it stores
 # Operators whose attributes hold a tokenizer; so do all of most other domains.
 _OF_TEXT = ("RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer")
 
@@ -63,28 +63,36 @@ def _check_nodes(path, head, graph, task):
     said = {entry.key: entry.value for entry in head.metadata_props}
     if said.get("kzoo_version") != kzoo.__version__:
         return False
-    found, right = list(_nodes(head.graph)), list(_nodes(graph_proto(graph, "kzoo")))
+    found, right = (
+        {(*node.output,): _plain(node) for node in _nodes(each)}
+        for each in (head.graph, graph_proto(graph, "kzoo"))
+    )
     if len(found) != len(right):
         return False
-    for mine, theirs in zip(reversed(right), reversed(found)):  # within loops first
-        if mine.SerializeToString() != theirs.SerializeToString():
+    for outputs, node in reversed(right.items()):  # those within loops first
+        if found.get(outputs) != node:
             raise ExportError(
-                f"{path} computes otherwise than {task.name} does. Expected: "
-                f"{_said(mine)}. Received: {_said(theirs)}. {ANOTHER}"
+                f"{path} computes {outputs} otherwise than {task.name} does. Expected: "
+                f"{node!s:.300}. Received: {found.get(outputs)!s:.300}. {ANOTHER}"
             )
     return True
 
 
-def _said(node):
-    """A node in a few words."""
+def _plain(node):
+    """What a node computes, without its name and the order of its attributes."""
     import onnx
 
-    values = {
-        a.name: onnx.helper.get_attribute_value(a)
-        for a in node.attribute
-        if not (a.HasField("g") or a.HasField("t"))
-    }
-    return f"{node.op_type}{(*node.input,)} to {(*node.output,)}, {values}"[:300]
+    values = {}
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.HasField("g"):  # its nodes are looked at one by one
+            value = [
+                [each.name for each in ends] for ends in (value.input, value.output)
+            ]
+        elif attribute.HasField("t"):
+            value = value.SerializeToString()
+        values[attribute.name] = value
+    return node.domain, node.op_type, [*node.input], dict(sorted(values.items()))
 
 
 def _nodes(graph):
@@ -108,42 +116,68 @@ def _counted(nodes):
     )
 
 
-def check_tables(path, tables):
-    """Raises `ExportError` where an artifact stores a table, and it is none of these.
+def check_tables(path, task):
+    """Raises `ExportError` where a SavedModel has none of the task's tables.
 
     Args:
-        path: of a SavedModel's folder, or of a file that tf2onnx made.
-        tables: name to variable of all weights; those of embeddings are looked for.
+        path: of the folder.
+        task: the task.
     """
-    stored = (_of_file if is_file_name(Path(path)) else _of_saved_model)(path)
-    for name, variable in tables.items():
-        shape = (*variable.shape,)
-        alike = [read for size, read in stored if size == shape]
-        turned = [read for size, read in stored if size == shape[::-1] != shape]
-        if not (name.endswith("/embeddings") and (alike or turned)):
-            continue
-        right = to_numpy(variable)
-        found = any(_alike(read(), right) for read in alike)
-        if not (found or any(_alike(read().T, right) for read in turned)):
-            raise ExportError(f"{path} has no table that equals {name}. {ANOTHER}")
-
-
-def _of_saved_model(path):
-    """Shape, and function that reads it, of each variable."""
     import tensorflow as tf
 
     stored = tf.train.load_checkpoint(str(Path(path) / "variables" / "variables"))
-    shapes = stored.get_variable_to_shape_map().items()
-    return [((*s,), functools.partial(stored.get_tensor, key)) for key, s in shapes]
+    shapes = stored.get_variable_to_shape_map()
+    for name, variable in task.named_variables().items():
+        alike = [key for key, shape in shapes.items() if shape == [*variable.shape]]
+        if not (name.endswith("/embeddings") and alike):
+            continue
+        right = to_numpy(variable)
+        if not any(_alike(stored.get_tensor(key), right) for key in alike):
+            raise ExportError(
+                f"{path} has no table that equals {name} of {task.name}. {ANOTHER}"
+            )
 
 
-def _of_file(path):
-    """Shape, and function that reads it, of each initialiser of the outer graph."""
+def check_converted(path, model):
+    """Raises `ExportError` where a table is not in a file of tf2onnx, as it was.
+
+    Args:
+        path: of the file.
+        model: of Keras.
+    """
     import onnx
 
-    read = onnx.numpy_helper.to_array
-    stored = onnx.load(path).graph.initializer
-    return [((*t.dims,), functools.partial(read, t)) for t in stored]
+    proto = onnx.load(path)
+    said = {entry.key: entry.value for entry in proto.metadata_props}
+    found = stored_tables(proto, model)
+    for number in json.loads(said.get(TABLES, "[]")):
+        if number not in found:
+            name = model.weights[number].path
+            raise ExportError(f"{path} has no table that equals {name}. {ANOTHER}")
+
+
+def stored_tables(proto, model):
+    """Tables of embeddings that tf2onnx left whole: their places among the weights.
+
+    Others are parts, or sums and products with something.
+
+    Args:
+        proto: `onnx.ModelProto`.
+        model: of Keras.
+    """
+    import onnx
+
+    found = []
+    for number, variable in enumerate(model.weights):
+        shape = [*variable.shape]
+        alike = [t for t in proto.graph.initializer if sorted(t.dims) == sorted(shape)]
+        if not (variable.path.endswith("/embeddings") and alike):
+            continue
+        right = to_numpy(variable)
+        arrays = map(onnx.numpy_helper.to_array, alike)
+        if any(_alike(x, right) or _alike(x.T, right) for x in arrays):
+            found.append(number)
+    return found
 
 
 def _alike(found, right, packed=False):

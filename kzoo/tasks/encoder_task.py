@@ -274,10 +274,10 @@ class EncoderTask(LearnsText, Exports):
                 )
         return y
 
-    def _batches(self, x, y, *args, **kwargs):
+    def _features(self, x, y, *others):
         if self.needs_targets:
             self._check_targets(x, y)
-        return super()._batches(x, y, *args, **kwargs)
+        return super()._features(x, y, *others)
 
     def _inputs_and_targets(self, batch):
         batch = dict(batch)

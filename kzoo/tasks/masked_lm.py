@@ -247,13 +247,13 @@ class MaskedLM(EncoderTask):
     def _is_raw(self, x, y=None):
         return super()._is_raw(x, y) or (y is None and isinstance(x, dict))
 
-    def _batches(self, x, y, *args, **kwargs):
+    def _features(self, x, y, *others):
         if not any(len(text) for text in (x if is_text(x) else ["ids"])):
             raise ValueError(
                 f"{self.name} needs a text that is not empty. Received: {len(x)} empty "
                 "ones."
             )
-        return super()._batches(x, y, *args, **kwargs)
+        return super()._features(x, y, *others)
 
     def batches(self, features, *, seed=0, **options):
         """As of every task, with tokens masked; which, follows from the seed, too."""
@@ -273,6 +273,9 @@ class MaskedLM(EncoderTask):
         targets = np.take_along_axis(targets, places, axis=1)
         return {**inputs, "masked_positions": places, "targets": targets}
 
+    def _learned(self, batch, index):
+        return self._masked_batch(batch, index, seed=0)
+
     def _compared(self, x, y):
         if y is None:
             raise ValueError(
@@ -283,6 +286,9 @@ class MaskedLM(EncoderTask):
         return y
 
     # Predictions.
+
+    def _text_inputs(self, x):
+        return self._batch(self._encode_masks(x))
 
     def _predict_texts(self, x, **options):
         features = self._encode_masks(x)

@@ -207,7 +207,9 @@ class LearnsText(Task):
         self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
     ):
         """Keras's `train_on_batch`, also on strings; see `fit`."""
-        batch = self._one_batch(x, y, sample_weight, class_weight)
+        optimizer = getattr(self, "optimizer", None)
+        index = int(getattr(optimizer, "iterations", 0))
+        batch = self._one_batch(x, y, sample_weight, class_weight, index)
         return super().train_on_batch(*batch, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
@@ -218,9 +220,17 @@ class LearnsText(Task):
     def predict_on_batch(self, x):
         """Keras's `predict_on_batch`, also on strings."""
         x = self._checked_examples(x)
-        return super().predict_on_batch(self.encode_text(x)[0] if is_text(x) else x)
+        return super().predict_on_batch(self._text_inputs(x) if is_text(x) else x)
 
-    def _one_batch(self, x, y=None, sample_weight=None, class_weight=None):
+    def _text_inputs(self, x):
+        """A batch of strings as `predict` reads them."""
+        return self.encode_text(x)[0]
+
+    def _learned(self, batch, index):
+        """A batch of features as the training step of this number reads it."""
+        return batch
+
+    def _one_batch(self, x, y, sample_weight, class_weight=None, index=0):
         """Inputs, targets, weights of examples and of classes, as Keras takes them."""
         x, y = self._checked_examples(x), as_list(y)
         if not self._is_raw(x, y):
@@ -228,7 +238,7 @@ class LearnsText(Task):
             class_weight = self._class_weights(class_weight, of_ints=True)
             return x, y, sample_weight, class_weight
         batch = self._batch(self._features(x, y, sample_weight, class_weight))
-        element = self._batch_element(batch)
+        element = self._batch_element(self._learned(batch, index))
         element = element if isinstance(element, tuple) else (element,)
         return (*element, None, None, None)[:4]
 
@@ -383,7 +393,7 @@ class LearnsText(Task):
         """Keras's `predict`: logits, float (B, T, V); `x` may be strings, too."""
         x = self._checked_examples(x)
         if is_text(x):
-            x, _ = self.encode_text(x)
+            x = self._text_inputs(x)
         with _end_of_data(kwargs):
             return super().predict(self._tokenized(x), **kwargs)
 

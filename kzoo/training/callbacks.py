@@ -328,16 +328,18 @@ class EpochHistory(keras.callbacks.Callback):
     def __init__(self, path):
         super().__init__()
         self.path = Path(path)
-        self._rows = []
 
     def on_train_begin(self, logs=None):
-        """Reads what earlier epochs left."""
-        self._rows = []
+        """Looks at what earlier epochs left: at the end of one it is too late."""
+        self._read()
+
+    def _read(self):
+        """The rows that the file has."""
         if not self.path.exists():
-            return
+            return []
         try:
             rows = json.loads(self.path.read_text(encoding="utf-8"))
-            self._rows = [row for row in rows if row["epoch"] > 0]
+            return [row for row in rows if row["epoch"] > 0]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{self.path} should be a JSON list with a dict for each epoch, and is "
@@ -353,10 +355,10 @@ class EpochHistory(keras.callbacks.Callback):
         """Writes the rows, without what a killed training wrote of this epoch."""
         seconds = round(time.perf_counter() - self._start, 3)
         measures = {name: float(value) for name, value in (logs or {}).items()}
-        self._rows = [row for row in self._rows if row["epoch"] <= epoch]
-        self._rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
+        rows = [row for row in self._read() if row["epoch"] <= epoch]
+        rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, self._rows)
+        write_json(self.path, rows)
 
 
 # Fields of a config that may change: the function a model computes does not.

@@ -356,12 +356,19 @@ def test_the_width_of_vectors_is_not_left_open():
         ([[1]], {"too_long": "cut"}, ValueError, "too_long must be one of"),
         ([[1]], {"remainder": "no"}, ValueError, "remainder must be one of"),
         ([[1]], {"buckets": [(4, 4)]}, ValueError, "buckets must be lengths"),
-        ([[1]], {"buckets": 0}, ValueError, "number of buckets must be an integer"),
+        ([[1]], {"buckets": 0}, ValueError, "buckets must be an integer of at least 1"),
         ([[1]], {"max_length": {"a": 1}}, ValueError, r"max_length names \['a'\]"),
         ([[1]], {"max_length": 0}, ValueError, "max_length must be an integer"),
         ([[1]], {"max_length": 2.5}, ValueError, "Received: 2.5"),
-        ([[1]], {"buckets": 2.5}, ValueError, "number of buckets .* Received: 2.5"),
+        (
+            [[1]],
+            {"buckets": 2.5},
+            ValueError,
+            "buckets must be an integer .* Received: 2.5",
+        ),
         ([[1]], {"buckets": [4.5]}, ValueError, "buckets must be lengths"),
+        ([[1]], {"buckets": [(4, 8), (4,)]}, ValueError, "buckets must be lengths"),
+        ([[1]], {"buckets": "8"}, ValueError, "buckets must be an integer"),
         ([[1]], {"batch_size": 2.0}, ValueError, "batch_size must be an integer"),
         ([[1]], {"batch_size": True}, ValueError, "batch_size must be an integer"),
         ([[1]], {"multiple": 2.5}, ValueError, "multiple must be an integer"),
@@ -388,6 +395,16 @@ def test_the_width_of_vectors_is_not_left_open():
 def test_wrong_arguments_are_named(examples, options, error, message):
     with pytest.raises(error, match=message):
         bucketed_batches(examples, **{"batch_size": 1, **options})
+
+
+def test_given_buckets_may_be_of_both_kinds_and_in_any_collection():
+    examples = {"a": [[1] * 3], "b": [[2] * 7]}
+    for buckets in ([4, (4, 8)], iter([(4, 8)]), {(4, 8)}):
+        batches = bucketed_batches(examples, batch_size=1, buckets=buckets)
+        assert batches.shapes == ((4, 8),)
+    assert bucketed_batches([[1]], batch_size=1, buckets=np.int64(1)).shapes == ((4,),)
+    floats = dict(tokens_per_batch=10, tokens_of=lambda shape: shape[0] * 1.3)
+    assert bucketed_batches([[1] * 4] * 2, **floats)[0]["token_ids"].shape == (2, 4)
 
 
 def test_batches_outside_are_refused():

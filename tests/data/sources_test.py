@@ -178,13 +178,16 @@ def test_options_that_do_not_fit_the_source_are_refused(tmp_path):
     with pytest.raises(ValueError, match="excludes column"):
         load_texts(path, column=0, whole=True)
     for column in ("b", 1.0, -1):
-        with pytest.raises(ValueError, match="one column number from 0"):
+        with pytest.raises(ValueError, match="column must be an integer of at least 0"):
             load_texts(path, column=column)
     assert load_texts(path, column=np.int64(1)) == ["b"]
     with pytest.raises(ValueError, match="count must be an integer"):
         load_rows(path, count=0)
-    with pytest.raises(ValueError, match="two parallel files. Received: None"):
-        load_pairs(None)
+    for source in (None, b"ab", 7):
+        with pytest.raises(ValueError, match="two parallel files. Received: "):
+            load_pairs(source)
+    english, german = write(tmp_path / "a.en", "one"), write(tmp_path / "a.de", "eins")
+    assert load_pairs(path for path in (english, german)) == [("one", "eins")]
 
 
 @needs_corpora

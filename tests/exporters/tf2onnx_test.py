@@ -12,6 +12,7 @@ from kzoo.exporters import export, verify
 from kzoo.exporters import tf2onnx as road
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx import freeze, handlers
+from tests.harness import perturb
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -743,3 +744,27 @@ def test_a_row_of_a_table_that_no_run_reads_is_compared(tmp_path):
         embed.embeddings.assign(rows)
         with pytest.raises(ExportError, match=message):
             verify(path, model)
+
+
+def test_a_table_that_is_stored_otherwise_is_left_to_the_runs(tmp_path):
+    """One with adapters, one times a number, and a part of one, beside its like."""
+
+    class Parts(keras.layers.Layer):
+        def build(self, shape):
+            self.scaled = layers.Embedding(50, 8, name="scaled")
+            self.places = layers.Embedding(50, 8, name="places")
+            self.scaled.build(shape)
+            self.places.build(shape)
+
+        def call(self, ids):
+            scaled = self.scaled.embeddings * 8**0.5
+            return ops.take(scaled, ids, axis=0) + self.places.embeddings[:7]
+
+    ids = keras.Input((7,), dtype="int32", name="ids")
+    adapted = keras.layers.Embedding(50, 8, name="adapted")
+    model = keras.Model(ids, adapted(ids) + Parts()(ids))
+    adapted.enable_lora(2)
+    perturb(model.weights)
+    path = tmp_path / "model.onnx"
+    export(model, path, "onnx", exporter="tf2onnx")
+    assert len(verify(path, model).checks) == 3

@@ -182,6 +182,28 @@ def test_strings_and_ids_are_masked_alike():
     assert len(set(history["loss"])) == 2 and history["val_loss"][0] > 0
 
 
+def test_a_batch_alone_is_masked_and_read_as_those_of_fit_and_predict():
+    model, same = perturbed(task()), perturbed(task())
+    same.set_weights(model.get_weights())
+    for each in (model, same):
+        compiled(each, keras.optimizers.SGD(0.0), eager=True)
+    texts = [word for word in WORDS if len(word) == 2][:8]  # of four tokens
+    options = dict(shuffle=False, batch_size=8, epochs=2, verbose=0)
+    losses = model.fit(texts, **options).history["loss"]
+    assert losses[0] != losses[1]  # other tokens are masked in each step
+    ids = same.encode_text(texts)[0]
+    for data, loss in zip((texts, ids), losses, strict=True):
+        assert same.train_on_batch(data)[0] == pytest.approx(loss, rel=1e-5)
+    assert same.test_on_batch(texts)[0] == pytest.approx(losses[0], rel=1e-5)
+    masked = ["ab<mask>", "a<mask>b"]
+    expected = np.stack(same.predict(masked, verbose=0))
+    np.testing.assert_allclose(
+        to_numpy(same.predict_on_batch(masked)), expected, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="not empty. Received: 1 empty"):
+        same.train_on_batch([""])
+
+
 def test_targets_that_are_given_are_taken_as_they_are():
     model = compiled(perturbed(task()), eager=True)
     ids = np.array([[START, A, MASK, C, END], [START, MASK, B, END, 0]])

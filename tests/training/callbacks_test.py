@@ -391,6 +391,15 @@ def test_the_history_has_each_epoch_once_after_a_kill(tmp_path):
     assert all(row["seconds"] >= 0 for row in rows[1:])
 
 
+def test_a_history_goes_on_in_a_loop_of_the_user_s(tmp_path):
+    path = tmp_path / "history.json"
+    path.write_text('[{"epoch": 1, "loss": 0.5}]')
+    history = EpochHistory(path)
+    history.on_epoch_begin(1)
+    history.on_epoch_end(1, {"loss": 0.25})
+    assert [row["loss"] for row in json.loads(path.read_text())] == [0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     "content", ['[{"epoch": 1', '{"epoch": 1}', '[{"loss": 1}]', "7"]
 )

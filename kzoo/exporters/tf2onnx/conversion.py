@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import os
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from kzoo.exporters.tf2onnx.mapping import to_onnx
 from kzoo.exporters.tf2onnx.model_proto import declare, store_once
 from kzoo.exporters.tf2onnx.signature import Signature
 from kzoo.exporters.tolerances import TOLERANCES
+from kzoo.exporters.weights import TABLES, stored_tables
 
 OPSETS = range(13, 19)  # tf2onnx writes no newer one
 HALF_DTYPES = ("float16", "bfloat16")
@@ -86,7 +88,8 @@ def convert(
     expected = [expected_outputs(signature, example) for example in inputs]
     proto = to_onnx(graph_def, signature, outputs, opset, model)
     store_once(proto)
-    declare(proto, signature, outputs, inputs, expected)
+    tables = {TABLES: json.dumps(stored_tables(proto, model))}
+    declare(proto, signature, outputs, inputs, expected, tables)
     return _write(
         path,
         proto,

@@ -84,7 +84,7 @@ def _rename_inputs(graph, renamed):
             _rename_inputs(body, renamed)
 
 
-def declare(proto, signature, outputs, inputs, expected):
+def declare(proto, signature, outputs, inputs, expected, metadata):
     """Writes names, dtypes and named axes of inputs and outputs into the model.
 
     Args:
@@ -93,13 +93,14 @@ def declare(proto, signature, outputs, inputs, expected):
         outputs: list of `Output`.
         inputs: of the verification runs, dicts of arrays.
         expected: what the model gave for each.
+        metadata: dict of strings.
     """
     from onnx import helper
 
     graph = proto.graph
     graph.name = "kzoo"
     proto.producer_name = "kzoo"
-    helper.set_model_props(proto, {"exporter": "tf2onnx"})
+    helper.set_model_props(proto, {"exporter": "tf2onnx", **metadata})
     del graph.input[:], graph.output[:], graph.value_info[:]
 
     def declared(name, dtype, shape):
