@@ -149,11 +149,10 @@ def check_converted(path, model):
 
     proto = onnx.load(path)
     said = {entry.key: entry.value for entry in proto.metadata_props}
-    found = stored_tables(proto, model)
-    for number in json.loads(said.get(TABLES, "[]")):
-        if number not in found:
-            name = model.weights[number].path
-            raise ExportError(f"{path} has no table that equals {name}. {ANOTHER}")
+    lost = {*json.loads(said.get(TABLES, "[]"))} - {*stored_tables(proto, model)}
+    if lost:
+        names = [v.path for i, v in enumerate(model.weights) if i in lost]
+        raise ExportError(f"{path} has no table that equals {names}. {ANOTHER}")
 
 
 def stored_tables(proto, model):
