@@ -689,6 +689,11 @@ def load_config(path):
         raise ValueError(f"{path} is not a kzoo config: {error}") from error
 
 
+def is_integer(value):
+    """Whether a value is an `int` or one of numpy's integers, and no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_count(name, value, least=1, most=None):
     """Raises `ValueError` where a number is no integer, or out of its range.
 
@@ -698,8 +703,7 @@ def check_count(name, value, least=1, most=None):
         least: that it may be.
         most: that it may be; `None` for any.
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
+    if not is_integer(value) or value < least or (most is not None and value > most):
         end = "" if most is None else f" and at most {most}"
         raise ValueError(
             f"{name} must be an integer of at least {least}{end}. Received: {value!r}."

@@ -7,6 +7,8 @@ score better, as transformers does with "never", not until none is likely to.
 
 import numbers
 
+from kzoo.config import is_integer
+
 # Keys that are options under another name, or the same; None and these values are off.
 _OPTIONS = {
     "max_length": ("max_length", None),
@@ -102,7 +104,7 @@ def check_generation(keys, vocabulary_size):
     """
 
     def is_id(value):
-        return _is_whole(value) and 0 <= value < vocabulary_size
+        return is_integer(value) and 0 <= value < vocabulary_size
 
     def list_of(check, least=0):
         def holds(values):
@@ -121,11 +123,11 @@ def check_generation(keys, vocabulary_size):
         return isinstance(value, bool)
 
     def is_end(value):  # larger ones never come
-        return _is_whole(value) and value >= 0
+        return is_integer(value) and value >= 0
 
     ids, inside = list_of(is_id), f"in [0, {vocabulary_size})"
     expected = {  # what is said, the names of keys, what one of these holds for
-        "a whole number": (f"max_length min_length {_COUNTS} top_k", [_is_whole]),
+        "a whole number": (f"max_length min_length {_COUNTS} top_k", [is_integer]),
         "a number": (
             "length_penalty min_p repetition_penalty temperature top_p",
             [is_number],
@@ -153,10 +155,6 @@ def check_generation(keys, vocabulary_size):
             value = keys.get(name)
             if value is not None and not any(check(value) is True for check in checks):
                 raise ValueError(f"{name} must be {what}. Received: {value!r}.")
-
-
-def _is_whole(value):
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def read_generation(keys, decoder_alone):

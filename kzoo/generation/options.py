@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kzoo.config import is_integer
 from kzoo.generation.automaton import TokenAutomaton
 
 # The inputs of a search, in the order that a file's function takes them: dtype, axes
@@ -186,7 +187,7 @@ class SearchOptions:
             value, integer = getattr(self, name), SEARCH_INPUTS[name][0] == "int32"
             if name == "max_new_tokens" and value is None:
                 continue
-            known = _is_int(value) if integer else isinstance(value, numbers.Real)
+            known = is_integer(value) if integer else isinstance(value, numbers.Real)
             highest = _LARGEST_INT if highest is None else highest
             if not known or not lowest <= value <= highest:
                 kind = "an integer" if integer else "a finite number"
@@ -200,7 +201,9 @@ class SearchOptions:
                     f"{name} must be True or False. Received: {getattr(self, name)!r}."
                 )
         length = self.max_length
-        if length is not None and not (_is_int(length) and 0 < length <= _LARGEST_INT):
+        if length is not None and not (
+            is_integer(length) and 0 < length <= _LARGEST_INT
+        ):
             raise ValueError(
                 "max_length must be an integer, at least 1 and at most "
                 f"{_LARGEST_INT}. Received: {length!r}."
@@ -285,11 +288,11 @@ class SearchOptions:
             if isinstance(value, numbers.Real) and holds(value):
                 kept = {n: value for n, value in kept.items() if n not in others}
         limit = given.get("max_new_tokens")
-        if _is_int(limit) and "min_new_tokens" in kept:
+        if is_integer(limit) and "min_new_tokens" in kept:
             kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit, 0))
         kept = _without_contradiction(kept, given)
         least = given.get("min_new_tokens")
-        if _is_int(least) and (kept.get("max_new_tokens") or math.inf) < least:
+        if is_integer(least) and (kept.get("max_new_tokens") or math.inf) < least:
             del kept["max_new_tokens"]
         if "stop_tokens" in defaults and given.get("stop_tokens") is not None:
             both = defaults["stop_tokens"], given["stop_tokens"]
@@ -363,7 +366,7 @@ class SearchOptions:
                     f"{len(limits)} prompts. Received: {len(rows)}."
                 )
         for place, token in (self.forced_tokens or {}).items():
-            if not _is_int(place) or place < -1:
+            if not is_integer(place) or place < -1:
                 raise ValueError(
                     "forced_tokens must map places, 0 the first, -1 the last, to ids. "
                     f"Received the place {place!r}."
@@ -520,7 +523,7 @@ class _Ids:
                     f"is {len(ids)} tokens, {ids}."
                 )
             return ids[0]
-        if not _is_int(token) or not 0 <= token < self.size:
+        if not is_integer(token) or not 0 <= token < self.size:
             raise ValueError(
                 f"{name} must be token ids in [0, {self.size}). Received: {token!r}."
             )
@@ -531,7 +534,7 @@ class _Ids:
         if isinstance(prefix, (str, numbers.Integral)):
             prefix = [prefix]
         prefix = _listed(name, "a string, ids, or one of these a prompt", prefix)
-        if prefix and _is_int(prefix[0]):
+        if prefix and is_integer(prefix[0]):
             prefix = [prefix]
         return [
             self._encoded(name, row) if isinstance(row, str) else self.of(name, row)
@@ -563,7 +566,7 @@ def _without_contradiction(kept, given):
         kept.pop("forced_prefix", None)
     if kept.get("forced_tokens"):
         limit, banned = given.get("max_new_tokens"), _ids_in(given.get("banned_tokens"))
-        places = 0 if prefix is not None else limit if _is_int(limit) else math.inf
+        places = 0 if prefix is not None else limit if is_integer(limit) else math.inf
         kept["forced_tokens"] = {
             place: token
             for place, token in kept["forced_tokens"].items()
@@ -585,7 +588,7 @@ def _ids_in(values):
     """The ids in what a caller gave, which may be rows of ids, texts, or wrong."""
     once = isinstance(values, Iterator)  # which is read later
     if once or isinstance(values, (str, bytes)) or not np.iterable(values):
-        return {int(values)} if _is_int(values) else set()
+        return {int(values)} if is_integer(values) else set()
     return set().union(*map(_ids_in, values))
 
 
@@ -608,7 +611,3 @@ def _listed(name, kind, values):
 def _is_broken(text):
     """Whether a string holds half of a surrogate pair, which UTF-8 cannot write."""
     return text != text.encode(errors="replace").decode()
-
-
-def _is_int(value):
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
