@@ -2,6 +2,8 @@
 
 import hashlib
 
+from kzoo.config import check_count
+
 
 def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
     """Splits examples by a hash of one side, by default their source.
@@ -22,9 +24,10 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
         `examples`.
 
     Raises:
-        ValueError: the shares leave nothing to train on, or an example has no such
-            side; its number is named, from 0.
+        ValueError: the shares leave nothing to train on, `side` is no number of an
+            item, or an example has no such side; its number is named, from 0.
     """
+    check_count("side", side, 0)
     if not (validation >= 0 and test >= 0 and validation + test < 1):  # nor NaN
         raise ValueError(
             "validation and test must be shares that sum to less than 1. "
@@ -33,7 +36,7 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
     splits = {"train": [], "validation": [], "test": []}
     for number, example in enumerate(examples):
         sides = (example,) * (side + 1) if isinstance(example, str) else example
-        if not 0 <= side < len(sides) or not isinstance(sides[side], str):
+        if side >= len(sides) or not isinstance(sides[side], str):
             raise ValueError(
                 f"Example {number} should have a string as side {side}. "
                 f"Received: {example!r}."

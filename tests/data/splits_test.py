@@ -49,5 +49,9 @@ def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():
 def test_an_example_without_the_side_is_named(example):
     with pytest.raises(ValueError, match="Example 1 .* string as side 1. Received"):
         split_examples([("a", "b"), example], side=1)
-    with pytest.raises(ValueError, match="Example 0 .* string as side -1"):
-        split_examples(["a"], side=-1)
+
+
+@pytest.mark.parametrize("side", [-1, 1.0, 1.5, "1"])
+def test_a_side_that_is_no_number_of_an_item_is_refused(side):
+    with pytest.raises(ValueError, match="side must be an integer of at least 0"):
+        split_examples([("a", "b")], side=side)
