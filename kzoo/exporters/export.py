@@ -3,6 +3,7 @@
 import contextlib
 import json
 import numbers
+import os
 import time
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def export(
         opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
         portable: of ONNX; use no operator newer than opset 18.
         overwrite: replace what is at `path`, once the new artifact is verified: a file
-            with its weights beside it, or a folder that is empty or an artifact.
+            with its weights beside it, or a folder that is empty or an artifact. A
+            link stays one, and what it leads to is replaced.
         external_data_threshold: bytes of weights above which a single ONNX file keeps
             them in a file beside it; protobuf's limit of 2 GB by default.
         quantize: of ONNX, makes the weights smaller: `"int8"` computes with them and is
@@ -93,7 +95,7 @@ def export(
             cannot be exported, the disk is full, or the artifact differs from the
             model. Nothing is left behind.
     """
-    path = Path(path)
+    path = _behind_link(Path(path))
     if format not in FORMATS:
         raise ExportError(f"format must be one of {FORMATS}. Received: {format!r}.")
     if exporter not in EXPORTERS:
@@ -279,6 +281,17 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     ]
     report.seconds["write and verify"] = time.perf_counter() - start
     return report
+
+
+def _behind_link(path):
+    """The place that a link leads to; else the path itself."""
+    if not path.is_symlink():
+        return path
+    if not path.exists():
+        raise ExportError(
+            f"{path} is a link to nothing. Choose another path, or remove it."
+        )
+    return Path(os.path.realpath(path))
 
 
 def _check_target(path, single, overwrite):

@@ -447,6 +447,38 @@ def test_a_file_that_holds_its_weights_takes_the_old_ones_away(
 
 
 @pytest.mark.usefixtures("remembered")
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path, model):
+    options = dict(format="onnx", functions="forward")
+    folder, link = tmp_path / "v1", tmp_path / "current"
+    model.export(folder, opset=18, **options)
+    link.symlink_to("v1")
+    with pytest.raises(ExportError, match="v1 exists"):
+        model.export(link, **options)
+    model.export(link, opset=20, overwrite=True, **options)
+    opsets = onnx.load(folder / "forward.onnx").opset_import
+    assert opsets[0].version == 20 and link.readlink() == pathlib.Path("v1")
+
+    file, link = tmp_path / "there" / "a.onnx", tmp_path / "b.onnx"
+    model.export(file, external_data_threshold=0, **options)
+    assert len(list(file.parent.iterdir())) == 2
+    link.symlink_to(file)
+    model.export(link, overwrite=True, **options)
+    assert link.readlink() == file and list(file.parent.iterdir()) == [file]
+    onnxruntime.InferenceSession(link)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("name", ["folder", "file.onnx"])
+def test_a_link_to_nothing_is_no_place(tmp_path, model, name):
+    link = tmp_path / name
+    link.symlink_to("nowhere")
+    for overwrite in (False, True):
+        with pytest.raises(ExportError, match=f"{name} is a link to nothing"):
+            model.export(link, format="onnx", overwrite=overwrite)
+    assert list(tmp_path.iterdir()) == [link] and link.is_symlink()
+
+
+@pytest.mark.usefixtures("remembered")
 def test_the_suffix_may_be_written_large(tmp_path, model):
     path = tmp_path / "replaced.ONNX"
     options = dict(functions="forward", external_data_threshold=1000)
