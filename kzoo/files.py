@@ -92,6 +92,15 @@ def beside(path):
     shutil.rmtree(partial, ignore_errors=True)
 
 
+def refuse_link(path, error):
+    """Raises `error` where a path is a symbolic link, whose place `install` takes."""
+    if path.is_symlink():
+        raise error(
+            f"{path} is a symbolic link. Name the place it leads to, "
+            f"{os.path.realpath(path)}, or remove the link."
+        )
+
+
 def _names_others(path):
     return path.name.lower().endswith((".onnx", ".index.json"))
 

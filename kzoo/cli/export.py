@@ -7,6 +7,7 @@ import typer
 
 from kzoo.cli import reports
 from kzoo.cli.console import Failure, ModelFolder, load_model
+from kzoo.files import refuse_link
 
 HELP = """
 Export a model as ONNX or SavedModel, and prove that the files are right.
@@ -110,7 +111,8 @@ def export(
     report: reports.Report = None,
 ):
     """Runs the command."""
-    if (out_path.exists() or out_path.is_symlink()) and not overwrite:
+    refuse_link(out_path, Failure)
+    if out_path.exists() and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
     reports.check_path(report, out_path, model)
     onnx = format != "tf_saved_model"

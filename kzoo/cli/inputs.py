@@ -77,8 +77,8 @@ def _parsed(text, where):
             f"{where} is not JSON: {error.msg}, line {error.lineno} column "
             f"{error.colno}."
         ) from error
-    except ValueError as error:  # Python reads numbers of so many digits alone
-        raise DataError(f"{where} is not JSON that can be read: {error}.") from error
+    except ValueError:  # an integer of more digits than Python converts, 4,300
+        raise DataError(f"{where} holds a number of too many digits.") from None
     except RecursionError:
         raise DataError(f"{where} is nested too deeply to be examples.") from None
 

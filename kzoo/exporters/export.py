@@ -3,7 +3,6 @@
 import contextlib
 import json
 import numbers
-import os
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from kzoo.exporters.errors import ExportError
 from kzoo.exporters.offers import check_model, choose, forward_of, names_of, offered
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
-from kzoo.files import beside, install
+from kzoo.files import beside, install, refuse_link
 from kzoo.layers.lora import lora_merged
 
 EXPORTERS = ("kzoo", "tf2onnx")
@@ -59,7 +58,7 @@ def export(
         portable: of ONNX; use no operator newer than opset 18.
         overwrite: replace what is at `path`, once the new artifact is verified: a file
             with its weights beside it, or a folder that is empty or an artifact. A
-            link stays one, and what it leads to is replaced.
+            symbolic link is refused: the artifact goes to the place that is named.
         external_data_threshold: bytes of weights above which a single ONNX file keeps
             them in a file beside it; protobuf's limit of 2 GB by default.
         quantize: of ONNX, makes the weights smaller: `"int8"` computes with them and is
@@ -95,7 +94,7 @@ def export(
             cannot be exported, the disk is full, or the artifact differs from the
             model. Nothing is left behind.
     """
-    path = _behind_link(Path(path))
+    path = Path(path)
     if format not in FORMATS:
         raise ExportError(f"format must be one of {FORMATS}. Received: {format!r}.")
     if exporter not in EXPORTERS:
@@ -283,21 +282,11 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     return report
 
 
-def _behind_link(path):
-    """The place that a link leads to; else the path itself."""
-    if not path.is_symlink():
-        return path
-    if not path.exists():
-        raise ExportError(
-            f"{path} is a link to nothing. Choose another path, or remove it."
-        )
-    return Path(os.path.realpath(path))
-
-
 def _check_target(path, single, overwrite):
     """Refuses to replace what is no artifact, such as the model's own folder."""
     if path.name in ("", ".."):
         raise ExportError(f"Expected the name of a new folder. Received: {path}.")
+    refuse_link(path, ExportError)
     if not path.exists():
         return
     if not overwrite:

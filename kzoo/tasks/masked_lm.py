@@ -35,8 +35,9 @@ class MaskedLM(EncoderTask):
     al., 2019, https://arxiv.org/abs/1810.04805, section 3.1). Other ones in every epoch
     (RoBERTa, Liu et al., 2019, https://arxiv.org/abs/1907.11692, section 4.1). Which,
     follows from the seed and the number of the batch, so that a training that was
-    killed goes on with the same masks; so `evaluate` asks for other tokens where
-    `batch_size` is another. Special tokens and padding are never chosen.
+    killed goes on with the same masks. With another `batch_size` other tokens are
+    chosen, and the loss of `evaluate` is another. Special tokens and padding are never
+    chosen.
 
     `fit` and `evaluate` mask texts, and arrays that come without targets, and compute
     logits at chosen places alone; where targets come too they are taken as they are,

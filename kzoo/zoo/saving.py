@@ -16,7 +16,7 @@ import kzoo
 from kzoo.checkpoints import hub, safetensors_file
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import ModelConfig
-from kzoo.files import beside, install, sha256, write_json, write_text
+from kzoo.files import beside, install, refuse_link, sha256, write_json, write_text
 from kzoo.zoo.registry import (
     CARD,
     CONFIG,
@@ -128,6 +128,7 @@ def save_preset(
 
 def _check_place(folder, overwrite):
     """Refuses to replace what is no preset alone."""
+    refuse_link(folder, FileExistsError)
     if not re.fullmatch(NAME, folder.name):
         raise ValueError(
             "A preset's name is of letters, digits, dots, underscores and hyphens, 100 "

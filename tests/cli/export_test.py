@@ -102,9 +102,15 @@ def test_a_report_that_is_a_folder_is_refused_first(refused, translator, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_link_to_nowhere_is_no_free_place(refused, writer, tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "exists" in refused("export", writer, "--out", tmp_path / "link")
+@pytest.mark.parametrize("place", ["nowhere", "folder"])
+def test_a_link_is_no_free_place(refused, writer, tmp_path, place):
+    link = tmp_path / "link"
+    (tmp_path / "folder").mkdir()
+    link.symlink_to(tmp_path / place)
+    for overwrite in ((), ("--overwrite",)):
+        said = refused("export", writer, "--out", link, *overwrite)
+        assert f"is a symbolic link. Name the place it leads to, {tmp_path}" in said
+    assert link.is_symlink() and not [*(tmp_path / "folder").iterdir()]
 
 
 def test_an_empty_file_is_told_by_a_line(run, refused, writer, tmp_path):

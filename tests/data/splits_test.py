@@ -51,7 +51,7 @@ def test_an_example_without_the_side_is_named(example):
         split_examples([("a", "b"), example], side=1)
 
 
-@pytest.mark.parametrize("side", [-1, 1.0, 1.5, "1"])
+@pytest.mark.parametrize("side", [-1, 1.0, 1.5, "1", True, None])
 def test_a_side_that_is_no_number_of_an_item_is_refused(side):
     with pytest.raises(ValueError, match="side must be an integer of at least 0"):
         split_examples([("a", "b")], side=side)

@@ -446,36 +446,37 @@ def test_a_file_that_holds_its_weights_takes_the_old_ones_away(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.usefixtures("remembered")
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path, model):
-    options = dict(format="onnx", functions="forward")
-    folder, link = tmp_path / "v1", tmp_path / "current"
-    model.export(folder, opset=18, **options)
-    link.symlink_to("v1")
-    with pytest.raises(ExportError, match="v1 exists"):
-        model.export(link, **options)
-    model.export(link, opset=20, overwrite=True, **options)
-    opsets = onnx.load(folder / "forward.onnx").opset_import
-    assert opsets[0].version == 20 and link.readlink() == pathlib.Path("v1")
-
-    file, link = tmp_path / "there" / "a.onnx", tmp_path / "b.onnx"
-    model.export(file, external_data_threshold=0, **options)
-    assert len(list(file.parent.iterdir())) == 2
-    link.symlink_to(file)
-    model.export(link, overwrite=True, **options)
-    assert link.readlink() == file and list(file.parent.iterdir()) == [file]
-    onnxruntime.InferenceSession(link)
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-@pytest.mark.parametrize("name", ["folder", "file.onnx"])
-def test_a_link_to_nothing_is_no_place(tmp_path, model, name):
+@pytest.mark.parametrize(
+    ("exporter", "name"),
+    [
+        ("kzoo", "current"),
+        ("kzoo", "a.onnx"),
+        pytest.param("tf2onnx", "a.onnx", marks=pytest.mark.tensorflow),
+    ],
+)
+@pytest.mark.parametrize("place", ["nowhere", "folder", "file", "link"])
+def test_a_link_is_neither_replaced_nor_followed(
+    tmp_path, model, exporter, name, place
+):
     link = tmp_path / name
-    link.symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("link")
+    link.symlink_to(place)
+    before = sorted(tmp_path.rglob("*"))
     for overwrite in (False, True):
-        with pytest.raises(ExportError, match=f"{name} is a link to nothing"):
-            model.export(link, format="onnx", overwrite=overwrite)
-    assert list(tmp_path.iterdir()) == [link] and link.is_symlink()
+        with pytest.raises(ExportError, match=f"{name} is a symbolic link. Name the"):
+            model.export(link, format="onnx", exporter=exporter, overwrite=overwrite)
+    assert sorted(tmp_path.rglob("*")) == before and link.is_symlink()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_weights_beside_a_file_are_no_link(tmp_path, model):
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "a.weights.bin").symlink_to("other")
+    with pytest.raises(ExportError, match="a.weights.bin is a symbolic link"):
+        model.export(tmp_path / "a.onnx", format="onnx", overwrite=True)
+    assert (tmp_path / "other").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("remembered")

@@ -439,6 +439,17 @@ def test_what_stands_there_is_replaced_only_if_asked_and_alone(preset):
     registry.check_preset(preset)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_is_neither_replaced_nor_followed(preset, tmp_path, overwrite):
+    link = tmp_path / "current"
+    link.symlink_to(preset)
+    files = {path: path.read_bytes() for path in preset.rglob("*") if path.is_file()}
+    with pytest.raises(FileExistsError, match="current is a symbolic link"):
+        kzoo.save_preset(make(), link, overwrite=overwrite)
+    assert link.is_symlink()
+    assert {p: p.read_bytes() for p in preset.rglob("*") if p.is_file()} == files
+
+
 def test_a_folder_with_a_recipe_alone_takes_its_model(trained, shipped):
     folder = registry.SHIPPED / "not-trained-yet"
     assert kzoo.save_preset(trained, folder, overwrite=True).title == "Moods"

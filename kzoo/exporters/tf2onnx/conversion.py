@@ -22,6 +22,7 @@ from kzoo.exporters.tf2onnx.model_proto import declare, store_once
 from kzoo.exporters.tf2onnx.signature import Signature
 from kzoo.exporters.tolerances import TOLERANCES
 from kzoo.exporters.weights import TABLES, stored_tables
+from kzoo.files import refuse_link
 
 OPSETS = range(13, 19)  # tf2onnx writes no newer one
 HALF_DTYPES = ("float16", "bfloat16")
@@ -166,6 +167,7 @@ def _check_target(path, opset, overwrite):
             f"Expected opset {OPSETS[0]} to {OPSETS[-1]}. Received: {opset}. "
             "tf2onnx writes no newer one; kzoo's native export does."
         )
+    refuse_link(path, ExportError)
     if path.is_dir() or (path.exists() and not overwrite):
         raise ExportError(
             f"{path} exists. Pass overwrite=True to replace a file, or another path."
