@@ -2,7 +2,8 @@
 
 `KERAS_BACKEND` chooses the backend, TensorFlow by default. On JAX and torch those run
 that are `PROMISED` there, or all with `--everything`; where TensorFlow is not the
-backend, tests marked `tensorflow` are skipped.
+backend, tests marked `tensorflow` are skipped. `--rows 1` runs each test with one of
+its sets of parameters.
 """
 
 import gc
@@ -10,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -61,12 +63,17 @@ PROMISED = {
 
 
 def pytest_addoption(parser):
-    """Adds `--everything`."""
+    """Adds `--everything` and `--rows`."""
     parser.addoption(
         "--everything",
         action="store_true",
         default=PROMISED is None,
         help="also tests of what is not promised on this backend",
+    )
+    parser.addoption(
+        "--rows",
+        type=int,
+        help="of each test's sets of parameters at most so many, spread over all",
     )
 
 
@@ -92,8 +99,36 @@ def pytest_collection_finish():
     gc.set_threshold(200_000, 50, 100)
 
 
-def pytest_collection_modifyitems(items):
-    """Skips tests marked `tensorflow` where it is not the backend."""
+def spread(tests, count):
+    """At most `count` of the rows of each test, evenly, and from anywhere the first.
+
+    Args:
+        tests: dict of lists of items, by what they are rows of.
+        count: int.
+
+    Returns:
+        list of items. The same in every process: an offset is of the test's name.
+    """
+    chosen = []
+    for name, rows in tests.items():
+        taken = min(count, len(rows))
+        offset = zlib.crc32(name.encode())
+        chosen += [
+            rows[(offset + index * len(rows) // taken) % len(rows)]
+            for index in range(taken)
+        ]
+    return chosen
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves rows to `--rows`; skips tests marked `tensorflow` on other backends."""
+    if count := config.getoption("--rows"):
+        tests = {}
+        for item in items:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        chosen = set(spread(tests, count))
+        config.hook.pytest_deselected(items=[x for x in items if x not in chosen])
+        items[:] = [x for x in items if x in chosen]
     if BACKEND == "tensorflow" and importlib.util.find_spec("tensorflow"):
         return
     for item in items:

@@ -11,7 +11,7 @@ import pytest
 
 import kzoo
 from kzoo.training import MaskedCrossEntropy, TokenAccuracy
-from tests.words import TOKENIZER, WORDS, causal, compiled, seq2seq
+from tests.words import EAGER, TOKENIZER, WORDS, causal, compiled, seq2seq
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
@@ -23,7 +23,7 @@ def tagger():
 
 
 def measured(model, *data, **options):
-    model.compile(run_eagerly=True, **options)
+    model.compile(run_eagerly=EAGER, **options)
     return model.evaluate(*data, verbose=0, return_dict=True)
 
 

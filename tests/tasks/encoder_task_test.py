@@ -10,7 +10,7 @@ import pytest
 import kzoo
 from kzoo.tasks import encoder_task
 from kzoo.tokenizers import FastTokenizer
-from tests.words import TOKENIZER
+from tests.words import EAGER, TOKENIZER
 
 START, END = 1, 2
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
@@ -181,9 +181,9 @@ def test_what_grows_beyond_all_numbers_is_no_answer():
     ("kind", "run_eagerly"),  # faster where it is one step
     [
         (kzoo.TextClassifier, False),
-        (kzoo.TextRegressor, True),
+        (kzoo.TextRegressor, EAGER),
         (kzoo.PairScorer, False),
-        (kzoo.SentenceEmbedder, True),
+        (kzoo.SentenceEmbedder, EAGER),
     ],
 )
 def test_the_example_of_a_docstring_runs(kind, run_eagerly, monkeypatch):

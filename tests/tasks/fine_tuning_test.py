@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import kzoo
 from kzoo.tasks.task import load_model, load_task
 from kzoo.training import Adam, ResumableCheckpoint
-from tests.words import TOKENIZER, WORDS, causal
+from tests.words import EAGER, TOKENIZER, WORDS, causal
 
 LABELS = ["short", "long"]
 TARGETS = [LABELS[len(word) > 2] for word in WORDS]
@@ -85,7 +85,7 @@ def test_only_adapters_and_head_move(policy):
     keras.config.set_dtype_policy(policy)
     task = classifier()
     task.enable_lora(2)
-    task.compile(Adam(0.01), run_eagerly=True)
+    task.compile(Adam(0.01), run_eagerly=EAGER)
     before = values(task)
     fit(task)
     after = values(task)
@@ -192,14 +192,14 @@ def test_merging_gives_the_sum_to_the_last_bit(policy):
     assert set(task.named_variables()) == set(classifier().named_variables())
     assert trained(task) == set(task.named_variables())
     task.enable_lora(4, "*attention/query")  # again, as on any task
-    task.compile(run_eagerly=True)
+    task.compile(run_eagerly=EAGER)
     fit(task)
 
 
 def test_adapters_alone_make_another_base_the_same_model(tmp_path):
     base, task = classifier(), classifier()
     task.set_weights(base.get_weights())
-    task.compile(Adam(0.05), run_eagerly=True)
+    task.compile(Adam(0.05), run_eagerly=EAGER)
     task.enable_lora(2, alpha=5)
     fit(task)
     path = tmp_path / "new" / "adapters.safetensors"
@@ -254,7 +254,7 @@ def test_a_folder_and_a_keras_file_load_back_as_they_were(tmp_path, policy):
     task = classifier()
     task.freeze("*token_embedding")
     task.enable_lora(2, ["*query", "*token_embedding"], alpha=3)
-    task.compile(Adam(0.01), run_eagerly=True)
+    task.compile(Adam(0.01), run_eagerly=EAGER)
     fit(task)
     task.save(tmp_path / "task.keras")
     task.save_folder(tmp_path / "folder")
@@ -406,7 +406,7 @@ def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
             task.enable_lora(2)
         task.freeze("*embedding")
         optimizer = Adam(0.01, gradient_accumulation_steps=2, layer_decay=0.5)
-        task.compile(optimizer, run_eagerly=not lora)  # and one of them traced
+        task.compile(optimizer, run_eagerly=EAGER and not lora)  # one is traced
         callbacks = [ResumableCheckpoint(path)]
         options = dict(batch_size=16, epochs=epochs, callbacks=callbacks, verbose=0)
         task.fit(WORDS[:48], TARGETS[:48], **options)

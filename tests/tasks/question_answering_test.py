@@ -13,7 +13,7 @@ import kzoo
 from kzoo.tasks.question_answering import best_span
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from tests.harness import perturb, to_numpy
-from tests.words import TOKENIZER, WORDS, compiled
+from tests.words import EAGER, TOKENIZER, WORDS, compiled
 
 START, END, UNKNOWN = 1, 2, 3
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
@@ -327,7 +327,7 @@ def test_weights_are_of_examples_however_many_windows_hold_an_answer():
     with pytest.warns(UserWarning, match="1 of 2 answers are longer"):
         rows = len(model.encode_examples(x, y)["first"])
     assert model._examples_of_rows(x, y) == [1] * rows and rows > 1
-    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGER)
     with pytest.warns(UserWarning, match="1 of 2 answers"):
         heavy = model.evaluate(x, y, sample_weight=[7.0, 1.0], verbose=0)
     light = model.evaluate([twice], [y[1]], verbose=0)

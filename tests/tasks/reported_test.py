@@ -7,7 +7,16 @@ import pytest
 from kzoo.training import MaskedCrossEntropy
 from tests.harness import to_numpy
 from tests.reference import log_softmax
-from tests.words import WORDS, causal, compiled, ids_of, perturbed, seq2seq, seq2seq_ids
+from tests.words import (
+    EAGER,
+    WORDS,
+    causal,
+    compiled,
+    ids_of,
+    perturbed,
+    seq2seq,
+    seq2seq_ids,
+)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
@@ -100,7 +109,7 @@ def test_metrics_of_the_user_see_positions():
 
 def test_compile_has_the_defaults_of_the_paper():
     model = seq2seq()
-    model.compile(run_eagerly=True)
+    model.compile(run_eagerly=EAGER)
     optimizer = model.optimizer
     assert (optimizer.beta_2, optimizer.epsilon) == (0.98, 1e-9)
     assert isinstance(model.loss, MaskedCrossEntropy)

@@ -14,7 +14,7 @@ from kzoo.tokenizers import Template
 from kzoo.training import ResumableCheckpoint
 from tests.harness import KillBefore, Killed, difference, perturb, to_numpy
 from tests.reference import Reference, log_softmax
-from tests.words import TOKENIZER, WORDS, compiled, ids_of
+from tests.words import EAGER, TOKENIZER, WORDS, compiled, ids_of
 
 POOLINGS = ["cls", "last", "mean", "max", "max_logits"]
 LABELS = ["no", "yes", "perhaps"]
@@ -303,7 +303,7 @@ def test_tf_data_of_strings(make, texts, y, ids):
 )
 def test_mixed_precision_trains(dtype, pooling):
     task = classifier(dtype=dtype, pooling=pooling, hidden_activation="tanh")
-    task.compile(keras.optimizers.Adam(0.01), run_eagerly=True)
+    task.compile(keras.optimizers.Adam(0.01), run_eagerly=EAGER)
     history = task.fit(TEXTS, NAMES, batch_size=24, epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert history["loss"][-1] < history["loss"][0]

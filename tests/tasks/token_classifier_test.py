@@ -8,7 +8,7 @@ import pytest
 import kzoo
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer
 from tests.harness import perturb
-from tests.words import TOKENIZER, WORDS, compiled
+from tests.words import EAGER, TOKENIZER, WORDS, compiled
 
 START, END, UNKNOWN = 1, 2, 3
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=16, num_heads=2, dropout=0.0)
@@ -253,7 +253,7 @@ def test_a_subclass_encodes_examples_and_weights_are_of_sentences():
     model = Counting.from_size(
         "tiny", TOKENIZER, labels=["X", "Y"], max_length=6, head_dropout=0.0, **sizes
     )
-    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGER)
     long, short = ["ab"] * 6, ["cd"]
     x, y = [long, short], [["X"] * 6, ["Y"]]
     assert len(model.encode_examples(x)["token_ids"]) > 2
@@ -280,12 +280,12 @@ def test_targets_of_arrays_are_classes():
     ignoring = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=-100
     )
-    model.compile(loss=ignoring, run_eagerly=True)
+    model.compile(loss=ignoring, run_eagerly=EAGER)
     found = model.evaluate(x, np.array([[-100, 2, 0]]), return_dict=True, verbose=0)
     assert np.isfinite(found["loss"])
     single = kzoo.TextClassifier.from_size(
         "tiny", vocabulary_size=9, num_classes=2, name="classes", **SMALL
     )
-    single.compile(run_eagerly=True)
+    single.compile(run_eagerly=EAGER)
     with pytest.raises(ValueError, match=r"classes in \[0, 2\), .* Received: \[2\]"):
         single.fit(x, np.array([2]), verbose=0)

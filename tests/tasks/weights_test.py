@@ -6,7 +6,7 @@ import pytest
 
 import kzoo
 from tests.harness import to_numpy
-from tests.words import TOKENIZER, WORDS
+from tests.words import EAGER, TOKENIZER, WORDS
 
 SMALL = dict(num_layers=1, hidden_dim=16, num_heads=2, intermediate_dim=16, dropout=0.0)
 TEXTS, CLASSES = ["ab", "c", "abcd"], [1, 0, 1]  # no multiple of a batch
@@ -30,7 +30,7 @@ def test_losses_and_metrics_of_keras_see_no_filling_rows():
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=[keras.metrics.SparseCategoricalAccuracy(name="right")],
-        run_eagerly=True,
+        run_eagerly=EAGER,
     )
     got = model.evaluate(TEXTS, CLASSES, verbose=0, return_dict=True)
     assert got["loss"] == pytest.approx(
@@ -44,7 +44,7 @@ def test_losses_and_metrics_of_keras_see_no_filling_rows():
 
 def test_a_regressor_trains_with_a_loss_of_keras():
     model = kzoo.TextRegressor.from_size("tiny", TOKENIZER, **SMALL)
-    model.compile(loss="mse", metrics=["mae"], run_eagerly=True)
+    model.compile(loss="mse", metrics=["mae"], run_eagerly=EAGER)
     history = model.fit(TEXTS, [1.0, 2.0, 3.0], verbose=0).history
     assert np.isfinite([*history["loss"], *history["mae"]]).all()
     assert all(np.isfinite(to_numpy(v.value)).all() for v in model.weights)
@@ -67,7 +67,7 @@ def test_weights_of_examples_and_classes_weigh_the_loss():
 
 def test_a_share_of_the_examples_is_held_out():
     model = classifier()
-    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGER)
     texts, classes = WORDS[:10], [0, 1] * 5
     losses = cross_entropies(model, texts, classes)
     history = model.fit(texts, classes, validation_split=0.3, verbose=0).history
@@ -94,13 +94,13 @@ def test_pipelines_of_strings_may_have_weights():
 
 def test_a_column_of_targets_is_as_good_as_a_row():
     model = classifier()
-    model.compile(run_eagerly=True)
+    model.compile(run_eagerly=EAGER)
     inputs, targets = model.encode_text(TEXTS, CLASSES)
     expected = model.evaluate(inputs, targets, verbose=0)
     got = model.evaluate(inputs, targets[:, None], verbose=0)
     assert got == pytest.approx(expected, rel=1e-6)
     numbers = kzoo.TextRegressor.from_size("tiny", TOKENIZER, **SMALL)
-    numbers.compile(run_eagerly=True)
+    numbers.compile(run_eagerly=EAGER)
     y = np.array([1.0, 2.0, 3.0])
     numbers.fit(inputs, y, verbose=0)
     assert numbers.evaluate(inputs, y[:, None], verbose=0) == pytest.approx(
@@ -151,7 +151,7 @@ def test_bad_arguments_of_fit_are_named(arguments, options, message):
 
 def test_targets_that_are_no_ids_are_refused():
     model = classifier()
-    model.compile(run_eagerly=True)
+    model.compile(run_eagerly=EAGER)
     inputs, _ = model.encode_text(TEXTS[:2])
     with pytest.raises(ValueError, match="Targets are ids.*or distributions, floats"):
         model.evaluate(inputs, np.eye(2, dtype="int32"), verbose=0)
@@ -191,7 +191,7 @@ def test_classes_do_not_weigh_parts_of_a_sequence_of_arrays():
     model = kzoo.TokenClassifier.from_size(
         "tiny", TOKENIZER, labels=["X", "Y"], **SMALL
     )
-    model.compile(run_eagerly=True)
+    model.compile(run_eagerly=EAGER)
     ids = np.full((2, 3), 5)
     with pytest.raises(ValueError, match="class_weight is of tasks with one class"):
         model.fit({"token_ids": ids}, ids % 2, class_weight={0: 1.0, 1: 2.0}, verbose=0)
@@ -199,14 +199,14 @@ def test_classes_do_not_weigh_parts_of_a_sequence_of_arrays():
 
 def test_weights_of_arrays_without_targets_count():
     model = kzoo.CausalLM.from_size("tiny", vocabulary_size=30, **SMALL)
-    model.compile(run_eagerly=True)
+    model.compile(run_eagerly=EAGER)
     ids = np.random.default_rng(0).integers(3, 30, (6, 8), dtype="int32")
     weights, own = np.eye(6, dtype="float32")[2], {"token_ids": ids[2:3]}
     expected = model.evaluate(own, verbose=0)[0]
     rows = {"token_ids": ids}
     found = model.evaluate(rows, sample_weight=weights, verbose=0)[0]
     assert found == pytest.approx(expected, rel=1e-5)
-    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGER)
     history = model.fit(
         rows, sample_weight=weights, validation_data=(rows, None, weights), verbose=0
     ).history
