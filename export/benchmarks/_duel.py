@@ -64,6 +64,13 @@ def results_name(text):
     return text
 
 
+def existing(text):
+    """An argument that is the path of what there is."""
+    if not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"there is no file or folder {text}.")
+    return Path(text)
+
+
 def lines(path):
     """The lines of a text file, plain or gz."""
     opened = gzip.open if str(path).endswith(".gz") else open

@@ -432,9 +432,13 @@ def main():
     parser.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS
     )
-    parser.add_argument("--model", type=Path, help="a folder of a trained translator")
-    parser.add_argument("--texts", type=Path, help="a file with a source a line")
-    parser.add_argument("--references", type=Path, help="their translations")
+    parser.add_argument(
+        "--model", type=_duel.existing, help="a folder of a trained translator"
+    )
+    parser.add_argument(
+        "--texts", type=_duel.existing, help="a file with a source a line"
+    )
+    parser.add_argument("--references", type=_duel.existing, help="their translations")
     parser.add_argument(
         "--sentences", type=_duel.count, default=200, help="the first lines"
     )

@@ -106,8 +106,8 @@ def agreement(task, folder, args):
 def main():
     """Compares, exports, times, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--stsb", required=True)
+    parser.add_argument("--checkpoint", type=_duel.existing, required=True)
+    parser.add_argument("--stsb", type=_duel.existing, required=True)
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--length", type=_duel.count, default=128)
     parser.add_argument("--batches", nargs="+", type=_duel.count, default=[1, 8])
