@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -236,16 +235,3 @@ def test_the_wheel_contains_only_kzoo(tmp_path):
     data = [path for path in data if path.suffix not in (".py", ".pyc")]
     assert {path.relative_to(ROOT).as_posix() for path in data} <= set(names)
     assert not [name for name in names if name.endswith(".pyc")]
-
-
-def test_fewer_rows_leave_every_test_some_from_anywhere(request):
-    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
-    tests = {f"test_{n}": [(n, row) for row in range(n)] for n in range(1, 200)}
-    for count in (1, 2, 7):
-        chosen = conftest.spread(tests, count)
-        assert chosen == conftest.spread(tests, count)
-        kept = Counter(n for n, _ in chosen)
-        assert len(set(chosen)) == len(chosen)
-        assert kept == {n: min(n, count) for n in range(1, 200)}
-    firsts = [row / n for n, row in conftest.spread(tests, 1) if n > 10]
-    assert min(firsts) < 0.1 and max(firsts) > 0.9

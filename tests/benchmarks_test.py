@@ -47,3 +47,16 @@ def test_a_translator_is_trained_and_scored_in_all_its_forms(tmp_path):
         assert row["onnx"]["different"] == row["onnx"]["tied"]
         assert row["tf_saved_model"]["different"] == row["tf_saved_model"]["tied"]
     assert scores.with_suffix(".png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "named"),
+    [
+        ("minilm.py", ("--checkpoint", "nowhere", "--stsb", "."), "no folder nowhere"),
+        ("generate.py", ("--model", ".", "--texts", "."), "no file ."),
+    ],
+)
+def test_what_is_not_there_is_named_before_all_work(script, args, named):
+    command = [sys.executable, BENCHMARKS / script, *args]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=BENCHMARKS)
+    assert done.returncode == 2 and named in done.stderr, done.stderr[-3000:]

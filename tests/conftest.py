@@ -54,7 +54,7 @@ CORE = {
     "reference_test.py",
     "training",
 }
-# What is promised on each backend, and so tested with every change; `None` is all.
+# What is promised on each backend, and what `pytest` runs there; `None` is all.
 PROMISED = {
     "tensorflow": None,
     "jax": CORE | {"data", "exporters", "families", "seeds", "tasks", "tokenizers"},
@@ -120,20 +120,26 @@ def spread(tests, count):
     return chosen
 
 
+@pytest.hookimpl(trylast=True)  # when -k has chosen
 def pytest_collection_modifyitems(config, items):
-    """Leaves rows to `--rows`; skips tests marked `tensorflow` on other backends."""
-    if count := config.getoption("--rows"):
-        tests = {}
+    """Skips tests marked `tensorflow` on other backends; leaves rows to `--rows`."""
+    if BACKEND != "tensorflow" or not importlib.util.find_spec("tensorflow"):
         for item in items:
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        chosen = set(spread(tests, count))
-        config.hook.pytest_deselected(items=[x for x in items if x not in chosen])
-        items[:] = [x for x in items if x in chosen]
-    if BACKEND == "tensorflow" and importlib.util.find_spec("tensorflow"):
+            if item.get_closest_marker("tensorflow"):
+                item.add_marker(pytest.mark.skip(reason="needs the TensorFlow backend"))
+    count = config.getoption("--rows")
+    if count is None:
         return
+    if count < 1:
+        raise pytest.UsageError(f"--rows must be 1 or more. Received: {count}.")
+    tests = {}
     for item in items:
-        if item.get_closest_marker("tensorflow"):
-            item.add_marker(pytest.mark.skip(reason="needs the TensorFlow backend"))
+        if not item.get_closest_marker("skip"):  # a row that is skipped stands for none
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = {row for rows in tests.values() for row in rows}
+    left -= set(spread(tests, count))
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(autouse=True)

@@ -64,10 +64,17 @@ def results_name(text):
     return text
 
 
-def existing(text):
-    """An argument that is the path of what there is."""
-    if not Path(text).exists():
-        raise argparse.ArgumentTypeError(f"there is no file or folder {text}.")
+def folder(text):
+    """An argument that is the path of a folder that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}.")
+    return Path(text)
+
+
+def file(text):
+    """An argument that is the path of a file that is there."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}.")
     return Path(text)
 
 

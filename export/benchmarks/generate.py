@@ -433,12 +433,10 @@ def main():
         "--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS
     )
     parser.add_argument(
-        "--model", type=_duel.existing, help="a folder of a trained translator"
+        "--model", type=_duel.folder, help="a folder of a trained translator"
     )
-    parser.add_argument(
-        "--texts", type=_duel.existing, help="a file with a source a line"
-    )
-    parser.add_argument("--references", type=_duel.existing, help="their translations")
+    parser.add_argument("--texts", type=_duel.file, help="a file with a source a line")
+    parser.add_argument("--references", type=_duel.file, help="their translations")
     parser.add_argument(
         "--sentences", type=_duel.count, default=200, help="the first lines"
     )

@@ -30,7 +30,7 @@ FORMATS = ("onnx", "tf_saved_model")
 
 def pairs_of(folder):
     """Pairs of sentences of the STS benchmark, and their scores, 0 to 5."""
-    path = Path(folder) / "sts-test.tsv.gz"
+    path = folder / "sts-test.tsv.gz"
     rows = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")
     rows = [row.split("\t") for row in rows if row]
     return [(row[5], row[6]) for row in rows], [float(row[4]) for row in rows]
@@ -106,8 +106,8 @@ def agreement(task, folder, args):
 def main():
     """Compares, exports, times, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--checkpoint", type=_duel.existing, required=True)
-    parser.add_argument("--stsb", type=_duel.existing, required=True)
+    parser.add_argument("--checkpoint", type=_duel.folder, required=True)
+    parser.add_argument("--stsb", type=_duel.folder, required=True)
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--length", type=_duel.count, default=128)
     parser.add_argument("--batches", nargs="+", type=_duel.count, default=[1, 8])
@@ -122,7 +122,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "checkpoint").symlink_to(Path(args.checkpoint).resolve())
+        (folder / "checkpoint").symlink_to(args.checkpoint.resolve())
         task = kzoo.from_preset(args.checkpoint, task="sentence_embedder")
         found = agreement(task, scratch, args)
         print(found, flush=True)

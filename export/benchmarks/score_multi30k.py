@@ -98,9 +98,7 @@ def gap(translator, prompt, one, two, options):
 
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-parser.add_argument(
-    "run", type=_duel.existing, help="the folder that multi30k.py wrote"
-)
+parser.add_argument("run", type=_duel.folder, help="the folder that multi30k.py wrote")
 parser.add_argument("test", help="the files' path without .en.gz")
 parser.add_argument("--length-penalty", type=float, default=1.0)
 parser.add_argument(

@@ -406,7 +406,7 @@ def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
             task.enable_lora(2)
         task.freeze("*embedding")
         optimizer = Adam(0.01, gradient_accumulation_steps=2, layer_decay=0.5)
-        task.compile(optimizer, run_eagerly=EAGER and not lora)  # one is traced
+        task.compile(optimizer, run_eagerly=EAGER and not lora)
         callbacks = [ResumableCheckpoint(path)]
         options = dict(batch_size=16, epochs=epochs, callbacks=callbacks, verbose=0)
         task.fit(WORDS[:48], TARGETS[:48], **options)
