@@ -2,7 +2,7 @@
 
 `KERAS_BACKEND` chooses the backend, TensorFlow by default. On JAX and torch those run
 that are `PROMISED` there, or all with `--everything`; where TensorFlow is not the
-backend, tests marked `tensorflow` are skipped. `--rows 1` runs each test with one of
+backend, tests marked `tensorflow` are skipped. `--rows=1` runs each test with one of
 its sets of parameters.
 """
 

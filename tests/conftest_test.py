@@ -27,7 +27,7 @@ class Item:
 
 
 def left(conftest, items, rows):
-    """The ids that stay, and those that pytest is told to be deselected."""
+    """The ids that stay; pytest is told of all others."""
     told = []
     hook = SimpleNamespace(pytest_deselected=lambda items: told.extend(items))
     config = SimpleNamespace(getoption={"--rows": rows}.get, hook=hook)

@@ -7,12 +7,12 @@ from kzoo.config import ModelConfig
 from kzoo.data import padded_batch
 from kzoo.tokenizers import FastTokenizer
 from tests.harness import perturb
+from tests.strategies import COMPILES
 
 LETTERS = "abcd"
 WORDS = [a + b + c for a in LETTERS for b in ["", *LETTERS] for c in LETTERS]  # 80
 TOKENIZER = FastTokenizer.train(WORDS, 20, algorithm="character")
-# Op by op a step or two take less than their graph; not on JAX, which compiles each op.
-EAGER = keras.backend.backend() != "jax"
+EAGER = not COMPILES  # op by op a step or two take less than their graph
 PAIRS = list(zip(WORDS[40:50], WORDS[40:50], strict=True))
 
 
