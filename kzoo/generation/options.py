@@ -183,10 +183,11 @@ class SearchOptions:
             )
         if isinstance(self.forced_prefix, np.ndarray):
             object.__setattr__(self, "forced_prefix", self.forced_prefix.tolist())
-        for name, (lowest, highest) in RANGES.items():
-            value, integer = getattr(self, name), SEARCH_INPUTS[name][0] == "int32"
-            if name == "max_new_tokens" and value is None:
+        for name, (lowest, highest) in {**RANGES, "max_length": (1, None)}.items():
+            value = getattr(self, name)
+            if value is None and name in ("max_new_tokens", "max_length"):
                 continue
+            integer = name == "max_length" or SEARCH_INPUTS[name][0] == "int32"
             known = is_integer(value) if integer else isinstance(value, numbers.Real)
             highest = _LARGEST_INT if highest is None else highest
             if not known or not lowest <= value <= highest:
@@ -200,14 +201,6 @@ class SearchOptions:
                 raise ValueError(
                     f"{name} must be True or False. Received: {getattr(self, name)!r}."
                 )
-        length = self.max_length
-        if length is not None and not (
-            is_integer(length) and 0 < length <= _LARGEST_INT
-        ):
-            raise ValueError(
-                "max_length must be an integer, at least 1 and at most "
-                f"{_LARGEST_INT}. Received: {length!r}."
-            )
         self._check_together()
 
     def _check_together(self):

@@ -5,6 +5,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
+from kzoo.exporters.onnx import open_session
 from kzoo.exporters.tolerances import TOLERANCES
 
 # Axis sizes of the three verification runs: batch 1, longer, a larger batch.
@@ -125,16 +126,7 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
             onnxruntime refuses: nothing wrong comes of it unnoticed. The others have
             to be equal in the rows in which the model gives finite numbers alone.
     """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 3  # errors; they are raised as well
-    try:
-        session = ort.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # onnxruntime's errors share no base
-        raise ExportError(f"onnxruntime refuses {path}: {error}") from error
+    session = open_session(path)
     types = {
         "bool": "tensor(bool)",
         "float32": "tensor(float)",

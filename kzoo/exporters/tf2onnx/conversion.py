@@ -1,9 +1,7 @@
 """Keras model to verified ONNX file."""
 
-import contextlib
 import importlib
 import json
-import os
 from pathlib import Path
 
 import keras
@@ -22,7 +20,7 @@ from kzoo.exporters.tf2onnx.model_proto import declare, store_once
 from kzoo.exporters.tf2onnx.signature import Signature
 from kzoo.exporters.tolerances import TOLERANCES
 from kzoo.exporters.weights import TABLES, stored_tables
-from kzoo.files import refuse_link
+from kzoo.files import beside, install, refuse_link
 
 OPSETS = range(13, 19)  # tf2onnx writes no newer one
 HALF_DTYPES = ("float16", "bfloat16")
@@ -190,26 +188,20 @@ def _check_model(model):
 
 
 def _write(path, proto, verify):
-    """Writes beside, verifies, renames; whatever fails leaves `path` as it was."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Writes beside, verifies, moves; whatever fails leaves `path` as it was."""
     try:
         data = proto.SerializeToString(deterministic=True)
     except Exception as error:  # protobuf's, when it ends at 2 GiB
         raise ExportError(f"The ONNX model is over 2 GB: {error}") from error
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # the data before the name
-        differences = verify(temporary)
-        os.replace(temporary, path)
+        with beside(path) as partial:
+            file = partial / path.name
+            file.write_bytes(data)
+            differences = verify(file)
+            install(partial, [path])
     except OSError as error:
         raise ExportError(
             f"{path} could not be written: {error}. Nothing was left behind; "
             f"{len(data) / 1e6:.1f} MB are needed."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return differences
