@@ -78,7 +78,11 @@ def beside(path):
     """
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        error.filename = str(path.parent)
+        raise
     try:
         yield partial
     except BaseException as error:

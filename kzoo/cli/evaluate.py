@@ -18,7 +18,7 @@ from kzoo.cli.console import (
     print_table,
     progress,
 )
-from kzoo.cli.reports import check_kept
+from kzoo.cli.reports import check_file, check_kept
 from kzoo.files import sha256, write_json
 
 HELP = """
@@ -97,13 +97,11 @@ def evaluate(
             "--exports measures what the folder's own recipe says. "
             f"Received: --recipe {recipe_path}."
         )
-    if output is None and writable and tests is None and recipe_path is None:
+    keeps = own.is_dir() and tests is None and recipe_path is None
+    if output is None and keeps and writable:
         output = own / SCORES
-    if output is not None and not output.parent.is_dir():
-        raise Failure(f"--out {output}: there is no folder {output.parent}.")
-    if output is not None and output.is_dir():
-        raise Failure(f"--out {output}: expected a file. Received: a folder.")
     if output is not None:
+        check_file("--out", output)
         check_kept("--out", output, recipe_path)
         check_kept("--out", output, preset, known=(SCORES, EXPORTS))
     load_keras()
@@ -125,11 +123,13 @@ def evaluate(
     with progress(f"Scoring {preset}"):
         scores = scores_of(task, recipe, folder, names)
     scores = {"command": _command(recipe, folder, tests, recipe_path), **scores}
-    if output is not None:
-        _write(own, output, scores)
     print_table(_table(preset, recipe, scores))
     for name, signature in _signatures(scores).items():
         out.print(f"{name}: {signature}", markup=False, soft_wrap=True)
+    if output is not None:
+        _write(own, output, scores)
+    elif keeps:
+        note(f"Not kept: {own} cannot be written to. Give --out a file for the scores.")
     if exports:
         with progress("Exporting and scoring every form"):
             found = evaluate_exports(task, recipe, folder)

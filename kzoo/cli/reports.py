@@ -1,5 +1,6 @@
 """A verification's report, printed and kept: what `export` and `verify` share."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +23,7 @@ def check_path(path, artifact, *kept):
     """
     if path is None:
         return
-    if path.is_dir():
-        raise Failure(f"--report {path} is a folder. Give the name of a file in it.")
-    if not path.parent.is_dir():
-        raise Failure(f"--report {path}: there is no folder {path.parent}.")
+    check_file("--report", path)
     report, artifact = path.resolve(), artifact.resolve()
     own = [artifact]
     if artifact.suffix.lower() == ".onnx":
@@ -35,6 +33,23 @@ def check_path(path, artifact, *kept):
     if report in own or artifact in report.parents:
         raise Failure(f"--report {path} is the artifact's own. Give another file.")
     check_kept("--report", path, *kept)
+
+
+def check_file(option, path):
+    """Refuses a file that cannot be written.
+
+    Args:
+        option: that names the file.
+        path: of the file.
+    """
+    if path.is_dir():
+        raise Failure(f"{option} {path}: expected a file. Received: a folder.")
+    if not path.parent.is_dir():
+        raise Failure(f"{option} {path}: there is no folder {path.parent}.")
+    stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
+    into = path if stands else path.resolve().parent
+    if not os.access(into, os.W_OK):
+        raise Failure(f"{option} {path}: {into} cannot be written to.")
 
 
 def check_kept(option, path, *kept, known=()):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kzoo.cli.console import Failure, ModelFolder, err, load_model, progress
-from kzoo.cli.reports import check_kept
+from kzoo.cli.reports import check_file, check_kept
 from kzoo.files import write_text
 
 
@@ -194,15 +194,7 @@ def check_output(path, *kept):
         raise Failure("Give --output a file: standard output is closed.")
     if path is None:
         return
-    if path.is_dir() or not path.parent.is_dir():
-        raise Failure(
-            f"--output {path}: expected a file in a folder that exists. Received: "
-            + ("a folder." if path.is_dir() else f"no folder {path.parent}.")
-        )
-    stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
-    into = path if stands else path.resolve().parent
-    if not os.access(into, os.W_OK):
-        raise Failure(f"--output {path}: {into} cannot be written to.")
+    check_file("--output", path)
     own = path.suffix == ".txt" and path.name not in ("vocab.txt", "merges.txt")
     files = [each for each in kept if each and not (own and Path(each).is_dir())]
     check_kept("--output", path, *files)

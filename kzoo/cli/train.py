@@ -1,6 +1,7 @@
 """`kzoo train`."""
 
 import functools
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -241,8 +242,9 @@ def _train(recipe, folder, out_path):
         done = run.epochs_done
         goes_on = "The same command goes on from there" if done else "It begins anew"
         if done and recipe.training.schedule.kind != "cosine":
-            goes_on += f"; with {done} epochs it makes a model of them"
-        stopped = f"Stopped after {done} whole epochs. {goes_on}."
+            goes_on += f"; with --epochs {done} it makes a model of them"
+        epochs = "epoch" if done == 1 else "epochs"
+        stopped = f"Stopped after {done} whole {epochs}. {goes_on}."
         raise Failure(stopped, INTERRUPTED) from None
     finally:
         lines.stop()
@@ -265,6 +267,6 @@ def _show(recipe, last, out_path):
     )
     command = {"seq2seq_lm": "translate", "causal_lm": "generate"}.get(recipe.task)
     if command:
-        note(f'Try it: kzoo {command} {out_path} "..."')
+        note(f'Try it: kzoo {command} {shlex.quote(str(out_path))} "..."')
     if recipe.data.tests:
-        note(f"Score it: kzoo evaluate {out_path} --data FOLDER")
+        note(f"Score it: kzoo evaluate {shlex.quote(str(out_path))} --data FOLDER")

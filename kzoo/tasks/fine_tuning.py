@@ -6,6 +6,7 @@ import json
 import math
 import numbers
 import re
+import warnings
 from fnmatch import fnmatchcase
 
 import keras
@@ -297,10 +298,25 @@ class FineTunes(keras.Model):
 
     def _start_training_anew(self):
         """Forgets Keras's compiled functions, and the state of the optimizer."""
-        optimizer = getattr(self, "optimizer", None)
-        if optimizer is not None and optimizer.built:
-            self.optimizer = type(optimizer).from_config(optimizer.get_config())
         self._forget_functions()
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is None or not optimizer.built:
+            return
+        parts = [optimizer, getattr(optimizer, "inner_optimizer", None)]
+        parts += [getattr(part, "_learning_rate", None) for part in parts]
+        try:  # classes need not be registered for a training in this process
+            with keras.saving.custom_object_scope(
+                {type(p).__name__: type(p) for p in parts}
+            ):
+                self.optimizer = type(optimizer).from_config(optimizer.get_config())
+        except Exception as error:  # a class of the user's
+            self.compiled = False
+            warnings.warn(
+                "What is trained has changed, and no new optimizer can be made of the "
+                f"config of {optimizer.name}: call compile() again before fit(). "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
 
     def _forget_functions(self):
         """Has Keras compile its functions again."""

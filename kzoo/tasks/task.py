@@ -472,14 +472,21 @@ class Task(FineTunes, Model):
     ):
         """Keras's hook; a task may make the targets of the inputs."""
         y = self._compared(x, y)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if isinstance(self._loss_tracker, WeightedLoss):
+            self._loss_tracker.expect(y, sample_weight)
+        return loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook, after the loss of the batch; on some backends also before."""
-        y = self._compared(x, y)
-        if isinstance(self._loss_tracker, WeightedLoss):
-            self._loss_tracker.add_batch(y, sample_weight)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        """Keras's hook, with what the loss compares."""
+        return super().compute_metrics(x, self._compared(x, y), y_pred, sample_weight)
+
+    def _lock_state(self):
+        """Keras's, after `build`; not here, where `__init__` builds.
+
+        So the `__init__` of a subclass may add layers and metrics behind it, as that of
+        a functional model's.
+        """
 
     def quantize(self, *_, **__):
         """Keras's; refused.

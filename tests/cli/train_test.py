@@ -68,7 +68,7 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
         return on_epoch_begin
 
     parts = (*arguments, "--out", tmp_path / "parts", "--epochs", 3)
-    for at, after in ((0, "0 whole epochs. It begins"), (1, "1 whole epochs. The")):
+    for at, after in ((0, "0 whole epochs. It begins"), (1, "1 whole epoch. The")):
         with monkeypatch.context() as patch:
             patch.setattr(EpochLines, "on_epoch_begin", interrupt(at))
             stopped = run(*parts)

@@ -102,6 +102,87 @@ def test_a_loss_of_one_s_own_may_need_no_targets():
     assert np.isfinite(model.fit(ids, verbose=0).history["loss"]).all()
 
 
+class OwnSteps(kzoo.CausalLM):
+    """With a metric and steps of one's own, as Keras's guides to them have it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.own_loss = keras.metrics.Mean(name="own_loss")
+
+    def _update(self, x, y, answers):
+        loss = self.compute_loss(x=x, y=y, y_pred=answers)
+        for metric in self.metrics:
+            own = metric.name in ("loss", "own_loss")
+            metric.update_state(*([loss] if own else [y, answers]))
+        return loss
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = self._update(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self.get_metrics_result()
+
+    def test_step(self, *data):
+        if keras.backend.backend() == "jax":
+            return self._jax_test_step(*data)
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(*data)
+        self._update(x, y, self(x, training=False))
+        return self.get_metrics_result()
+
+    def _jax_test_step(self, state, data):
+        trainable, others, values = state
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        answers, others = self.stateless_call(trainable, others, x, training=False)
+        loss = self.compute_loss(x=x, y=y, y_pred=answers)
+        logs, new = {}, []
+        for metric in self.metrics:
+            own = metric.name in ("loss", "own_loss")
+            now, values = (
+                values[: len(metric.variables)],
+                values[len(metric.variables) :],
+            )
+            now = metric.stateless_update_state(now, *([loss] if own else [y, answers]))
+            result = metric.stateless_result(now)
+            logs |= result if isinstance(result, dict) else {metric.name: result}
+            new += now
+        return logs, (trainable, others, new)
+
+
+def test_steps_of_one_s_own_report_the_loss_of_all_tokens():
+    model = compiled(causal(), keras.optimizers.SGD(0.1))
+    own = compiled(OwnSteps(model.config, TOKENIZER), keras.optimizers.SGD(0.1))
+    own.set_weights(model.get_weights())
+    x, y = model.encode_text(LENGTHS)
+    expected, found = (
+        each.evaluate(x, y, batch_size=2, verbose=0, return_dict=True)
+        for each in (model, own)
+    )
+    halves = [({"token_ids": x["token_ids"][i:][:2]}, y[i:][:2]) for i in (0, 2)]
+    of_rows = np.mean([model.evaluate(*half, verbose=0)[0] for half in halves])
+    assert found.pop("own_loss") == pytest.approx(of_rows, rel=1e-5)
+    assert abs(expected["loss"] - of_rows) > 1e-4  # rows differ in tokens
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_a_training_step_of_one_s_own_is_that_of_keras():
+    model = compiled(causal(), keras.optimizers.SGD(0.1))
+    own = compiled(OwnSteps(model.config, TOKENIZER), keras.optimizers.SGD(0.1))
+    own.set_weights(model.get_weights())
+    histories = [
+        each.fit(WORDS[:32], batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        for each in (model, own)
+    ]
+    assert histories[1].pop("own_loss")[1] < histories[1]["loss"][0]
+    for name, values in histories[0].items():
+        assert histories[1].pop(name) == pytest.approx(values, rel=1e-4)
+    assert not histories[1]
+
+
 def test_steps_per_execution_must_divide_an_epoch():
     model = compiled(causal(), keras.optimizers.SGD(0.0), steps_per_execution=4)
     before = int(model.optimizer.iterations)

@@ -114,6 +114,54 @@ def test_the_optimizer_sees_adapters_whenever_they_come(when):
     assert (task.predict(WORDS[:4]) != answers).any()
 
 
+class Halving(keras.optimizers.schedules.LearningRateSchedule):
+    """Not registered with Keras."""
+
+    def __call__(self, step):
+        return 0.1 * 0.5 ** keras.ops.cast(step, "float32")
+
+    def get_config(self):
+        return {}
+
+
+class Stubborn(keras.optimizers.SGD):
+    """Its config does not make another."""
+
+    def __init__(self, needed, **options):
+        super().__init__(**options)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_schedule_need_not_be_registered(policy):
+    keras.config.set_dtype_policy(policy)
+    task = classifier()
+    task.compile(Adam(Halving()), run_eagerly=EAGER)
+    fit(task)
+    task.freeze("encoder")
+    before = values(task)
+    fit(task)
+    after = values(task)
+    assert {n for n in before if (before[n] != after[n]).any()} == trained(task)
+    assert not any(name.startswith("encoder/") for name in trained(task))
+    inner = getattr(task.optimizer, "inner_optimizer", task.optimizer)
+    assert isinstance(inner._learning_rate, Halving)
+
+
+def test_an_optimizer_that_cannot_be_made_anew_needs_compile():
+    task = classifier()
+    task.compile(Stubborn("this", learning_rate=0.1), run_eagerly=EAGER)
+    fit(task)
+    with pytest.warns(UserWarning, match=r"call compile\(\) again.*needed"):
+        task.enable_lora(2, also_train=())
+    before = values(task)
+    with pytest.raises(ValueError, match="compile"):
+        fit(task)
+    task.compile(Stubborn("this", learning_rate=0.1), run_eagerly=EAGER)
+    fit(task)
+    after = values(task)
+    assert {n for n in before if (before[n] != after[n]).any()} <= trained(task)
+
+
 def test_a_second_call_adds_layers_and_keeps_what_trains():
     task = classifier(num_layers=2)
     task.enable_lora(2, "encoder/layer_0/*query")
