@@ -1,8 +1,10 @@
 """`export`: write beside, verify, then move into place; or leave nothing."""
 
 import contextlib
+import inspect
 import json
 import numbers
+import reprlib
 import time
 from pathlib import Path
 
@@ -118,7 +120,7 @@ def export(
         raise ExportError(
             f"quantize must be None or one of {MODES}. Received: {quantize!r}."
         )
-    if (quantize or evaluate) and (format != "onnx" or exporter != "kzoo"):
+    if (quantize or evaluate is not None) and (format != "onnx" or exporter != "kzoo"):
         raise ExportError(
             "quantize and evaluate are options of format='onnx', exporter='kzoo'. "
             f"Received: format={format!r}, exporter={exporter!r}."
@@ -164,6 +166,8 @@ def export(
             "low_memory is of `generate`. Received: functions="
             f"{[function.name for function in chosen]}; leave it out."
         )
+    if evaluate is not None:
+        _check_evaluate(task, evaluate, chosen, known)
     check_model(task)
     if (format == "tf_saved_model" and (opset or portable)) or (
         format != "onnx" and external_data_threshold is not None
@@ -175,15 +179,15 @@ def export(
     if text and format == "onnx":
         opset = text_form.opset(opset, portable)
     targets = [path, path.with_suffix(onnx.BESIDE)] if single else [path]
-    stood = [target for target in targets if target.exists()]
-    for target in targets:
-        _check_target(target, single, overwrite)
-    if single and not path.exists() and targets[1].exists():
-        raise ExportError(
-            f"{targets[1]} exists, and is the weights of no {path.name}. Choose "
-            "another path, or remove it."
-        )
     try:
+        stood = [target for target in targets if target.exists()]
+        for target in targets:
+            _check_target(target, single, overwrite)
+        if targets[-1] in stood and path not in stood:
+            raise ExportError(
+                f"{targets[-1]} exists, and is the weights of no {path.name}. Choose "
+                "another path, or remove it."
+            )
         if text:
             text_form.check_tokenizer(task, format)
         with beside(path) as partial, references(chosen) as cases:
@@ -217,7 +221,7 @@ def export(
                     report = saved_model.write(chosen, variables, target)
                     report.needs = text_form.needs(task, format) if text else []
                     saved_model.verify(cases, target, report)
-            if evaluate:
+            if evaluate is not None:
                 report.metric = scores(task, paths, evaluate)
             if single:
                 target.rename(partial / path.name)  # `.ONNX`
@@ -243,6 +247,27 @@ def export(
             "space or choose another path, and export again."
         ) from error
     return report
+
+
+def _check_evaluate(task, arguments, chosen, known):
+    """Raises `ExportError` where no score of these functions can be measured."""
+    names, needed = [function.name for function in chosen], task.scored_by
+    try:
+        if not isinstance(arguments, (list, tuple)):
+            raise TypeError("expected a tuple")
+        inspect.signature(task.score).bind(*arguments)
+    except TypeError as error:
+        raise ExportError(
+            f"evaluate must be the arguments of {type(task).__name__}.score, such as "
+            f"(x, y): {error}. Received: {reprlib.repr(arguments)}."
+        ) from error
+    if needed not in names:
+        offers = any(function.name == needed for function in known)
+        advice = f"Export functions={needed!r}, too, or" if offers else "Export ids, or"
+        raise ExportError(
+            f"{type(task).__name__}.score asks for {needed!r}, which is not exported. "
+            f"Received: functions={names}. {advice} leave out evaluate."
+        )
 
 
 def _convert(model, path, format, opset, overwrite, input_signature):

@@ -30,6 +30,7 @@ class Seq2SeqLM(LanguageModel):
     """
 
     architectures = ("encoder_decoder",)
+    scored_by = "generate"
     decoder_input = "decoder_token_ids"
     one_example = (["a"], ["a"])
 

@@ -47,6 +47,7 @@ class Task(FineTunes, Model):
     ignore_id = -1  # the target that losses and metrics leave out
     leaves_out_filling = True  # whether all losses and metrics do
     target_per_example = False  # else a sequence of them, some of `ignore_id`
+    scored_by = "forward"  # the exported function that `score` asks for
     own_options = ()  # arguments that a class adds, attributes of their names
     loaded = None  # the `LoadReport` of a pretrained one
 

@@ -378,6 +378,45 @@ def test_wrong_tokens_are_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("other", ["alike", "worse"])
+def test_a_token_may_be_another_where_the_two_tie(tmp_path, monkeypatch, other):
+    model = make(num_layers=1, tie_head=True)
+    decode, new = kzoo.exporters.genai._decode, 28
+
+    def decoded(*arguments):
+        tokens, logits = decode(*arguments)
+        assert not (tokens == new).any()
+        if other == "worse":  # at the end, where no logits follow from it
+            return np.pad(tokens[:, :-1], ((0, 0), (0, 1)), constant_values=new), logits
+        return np.where(tokens == tokens[0, 0], new, tokens), logits
+
+    inputs = model._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
+    token = model.generate({"token_ids": inputs}, max_new_tokens=1)[0][0]
+    table = model.named_variables()["decoder/token_embedding/embeddings"]
+    rows = keras.ops.convert_to_numpy(table).copy()
+    rows[new] = rows[token] * (1.0 if other == "alike" else 0.5)
+    table.assign(rows)
+    monkeypatch.setattr(kzoo.exporters.genai, "_decode", decoded)
+    if other == "worse":
+        with pytest.raises(ExportError, match="as Keras generates them"):
+            model.export(tmp_path / "out", format="genai")
+        return
+    report = model.export(tmp_path / "out", format="genai")
+    ties = {check["case"]: check.get("ties") for check in report.checks}
+    assert ties["greedy in onnxruntime"] >= 1
+    assert "ties between two tokens" in str(report)
+
+
+def test_ends_may_tie_with_a_token():
+    model = make(num_layers=1)
+    prompt = [5, 6, 7]
+    best = kzoo.exporters.genai._logits(model, prompt)[-1].argmax()
+    ties = kzoo.exporters.genai._ties
+    assert ties(model, prompt, [], 4, [int(best), 2]) == 1
+    assert ties(model, prompt, [], 4, [int(best) - 1]) == 0
+    assert ties(model, prompt, [int(best)], 1, [2]) == 1
+
+
 def test_other_tasks_are_refused_by_name(tmp_path):
     translator = make(kind=kzoo.Seq2SeqLM, num_layers=1)
     with pytest.raises(ExportError, match="Received: Seq2SeqLM"):
