@@ -529,6 +529,13 @@ def test_no_file_may_grow_any_further(tmp_path, monkeypatch, model, format, size
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, model):
+    for path in (tmp_path / f"{'a' * 245}.onnx", tmp_path / ("a" * 256)):
+        with pytest.raises(ExportError, match="too long.*Nothing was left behind"):
+            model.export(path, "onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wrong_artifact_is_not_kept(tmp_path, monkeypatch, model):
     from kzoo.ops import nn, onnx_graph
 

@@ -109,8 +109,11 @@ class OwnSteps(kzoo.CausalLM):
         super().__init__(*arguments, **options)
         self.own_loss = keras.metrics.Mean(name="own_loss")
 
+    def _loss(self, x, y, answers):
+        return self.compute_loss(x=x, y=y, y_pred=answers)
+
     def _update(self, x, y, answers):
-        loss = self.compute_loss(x=x, y=y, y_pred=answers)
+        loss = self._loss(x, y, answers)
         for metric in self.metrics:
             own = metric.name in ("loss", "own_loss")
             metric.update_state(*([loss] if own else [y, answers]))
@@ -137,7 +140,7 @@ class OwnSteps(kzoo.CausalLM):
         trainable, others, values = state
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         answers, others = self.stateless_call(trainable, others, x, training=False)
-        loss = self.compute_loss(x=x, y=y, y_pred=answers)
+        loss = self._loss(x, y, answers)
         logs, new = {}, []
         for metric in self.metrics:
             own = metric.name in ("loss", "own_loss")
@@ -166,6 +169,24 @@ def test_steps_of_one_s_own_report_the_loss_of_all_tokens():
     assert found.pop("own_loss") == pytest.approx(of_rows, rel=1e-5)
     assert abs(expected["loss"] - of_rows) > 1e-4  # rows differ in tokens
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+class OwnLoss(OwnSteps):
+    """Whose loss is not that of `compile`."""
+
+    def _loss(self, x, y, answers):
+        return keras.ops.mean(answers**2)
+
+
+def test_a_loss_that_no_step_asked_the_task_for_is_counted_by_batches():
+    model = compiled(causal())
+    own = compiled(OwnLoss(model.config, TOKENIZER))
+    own.set_weights(model.get_weights())
+    x, y = model.encode_text(["ab", "bc", "ca", "dd"])
+    found = own.evaluate(x, y, batch_size=2, verbose=0, return_dict=True)
+    answers = keras.ops.convert_to_numpy(model(x))
+    assert found["loss"] == pytest.approx(np.mean(answers**2), rel=1e-5)
+    assert found["own_loss"] == pytest.approx(found["loss"], rel=1e-5)
 
 
 @pytest.mark.tensorflow
