@@ -96,9 +96,15 @@ def test_bad_input_is_refused(refused, artifact, translator, tmp_path):
     assert not missing.exists()
 
 
-def test_a_report_that_is_a_folder_is_refused_first(refused, translator, tmp_path):
+def test_a_report_that_cannot_be_is_refused_first(
+    refused, translator, tmp_path, monkeypatch
+):
     out = ("export", translator, "--out", tmp_path / "out")
-    assert f"--report {tmp_path} is a folder" in refused(*out, "--report", tmp_path)
+    said = f"--report {tmp_path}: expected a file. Received: a folder."
+    assert said in refused(*out, "--report", tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    said = f"r.json: {tmp_path} cannot be written to."
+    assert said in refused(*out, "--report", tmp_path / "r.json")
     assert not (tmp_path / "out").exists()
 
 

@@ -279,6 +279,16 @@ def test_every_exported_form_is_scored_and_the_manifest_stays_true(
     own = shutil.copyfile(folder / "recipe.toml", tmp_path / "other.toml")
     assert run(*command, "--recipe", own).exit_code == 0
     assert (folder / "scores.json").read_bytes() == kept
+    with monkeypatch.context() as patch:
+        closed = (folder, tmp_path)
+        patch.setattr("os.access", lambda path, mode: path not in closed)
+        scored = run(*command)
+        assert scored.exit_code == 0, scored.output
+        assert f"Not kept: {folder} cannot be written to" in scored.stderr
+        late = run(*command, "--out", tmp_path / "late.json")
+        assert late.exit_code == 2 and not late.stdout
+        assert f"{tmp_path} cannot be written to" in late.stderr
+    assert (folder / "scores.json").read_bytes() == kept
     some = tmp_path / "some.json"
     assert run(*command, "--tests", "validation", "--out", some).exit_code == 0
     assert "main" not in json.loads(some.read_text())
