@@ -46,7 +46,7 @@ class FineTunes(keras.Model):
         Example:
             >>> classifier.freeze("encoder/*embedding", "encoder/layer_[0-3]")
         """
-        chosen = matching(patterns or ["*"], self.named_variables(), "weight")
+        chosen = matching(patterns or ["*"], self._may_train(), "weight")
         self._train_only(set(self._trained()) - set(chosen))
         return chosen
 
@@ -64,7 +64,7 @@ class FineTunes(keras.Model):
         Raises:
             ValueError: a pattern chooses nothing; nothing is changed.
         """
-        chosen = matching(patterns or ["*"], self.named_variables(), "weight")
+        chosen = matching(patterns or ["*"], self._may_train(), "weight")
         self._train_only({*self._trained(), *chosen})
         return chosen
 
@@ -106,7 +106,7 @@ class FineTunes(keras.Model):
         """
         _check_lora(rank, alpha)
         alpha = None if alpha is None else float(alpha)
-        layers, named = self._lora_layers(), self.named_variables()
+        layers, named = self._lora_layers(), self._may_train()
         chosen = matching(pattern, layers, "layer that can have LoRA")
         twice = [path for path in chosen if layers[path].lora_enabled]
         if twice:
@@ -215,7 +215,7 @@ class FineTunes(keras.Model):
         """What is not as in a new task, for `get_config`; empty where all is."""
         lora = {p: v for p, v in self._lora_layers().items() if has_lora(v)}
         trained = set(self._trained())
-        frozen = [name for name in self.named_variables() if name not in trained]
+        frozen = [name for name in self._may_train() if name not in trained]
         if not (lora or frozen):
             return {}
         return {"fine_tuning": {"lora": _describe(lora), "frozen": frozen}}
@@ -275,8 +275,14 @@ class FineTunes(keras.Model):
             layers[path].enable_lora(rank, lora_alpha=alpha)
         self._train_only({*kept, *(set(self.named_variables()) - before)})
 
+    def _may_train(self):
+        """The weights by path, without what never trains, such as running means."""
+        layers = self._flatten_layers()
+        may = {id(v) for layer in layers for v in layer._trainable_variables}
+        return {n: v for n, v in self.named_variables().items() if id(v) in may}
+
     def _trained(self):
-        named = self.named_variables().items()
+        named = self._may_train().items()
         return [name for name, v in named if v.trainable and self.trainable]
 
     def _train_only(self, trained):
@@ -285,8 +291,9 @@ class FineTunes(keras.Model):
         for path, layer in self._lora_layers().items():
             if layer.lora_enabled:
                 trained.discard(f"{path}/{layer.adapted}")
-        names = {id(v): name for name, v in self.named_variables().items()}
-        self.trainable = True
+        names = {id(v): name for name, v in self._may_train().items()}
+        for layer in self._flatten_layers():
+            layer.trainable = True  # of what is True already TensorFlow sets no parts
         for layer in self._flatten_layers():
             own = {names[id(v)]: v for v in layer.weights if id(v) in names}
             if own and not trained & set(own):

@@ -36,7 +36,8 @@ class Task(FineTunes, Model):
 
     A subclass makes `self.head` and calls `self.build()`; it says which
     `architectures` it can have, the first by default, and in `own_options` what it
-    is given besides.
+    is given besides. Layers of its own are made and built in `build`, before
+    `super().build()`, with names, by which files know their weights.
 
     Args:
         config: a `ModelConfig`.
@@ -160,14 +161,17 @@ class Task(FineTunes, Model):
 
     def named_variables(self):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
-        seeds = {id(v) for v in _seed_states(self)}
-        return merged_variables(
-            {
-                f"/{variable.path}".split(f"/{self.name}/", 1)[-1]: variable
-                for variable in self.weights
-                if id(variable) not in seeds
-            }
-        )
+        seeds, named = {id(v) for v in _seed_states(self)}, {}
+        for variable in self.weights:
+            if id(variable) in seeds:
+                continue
+            name = f"/{variable.path}".split(f"/{self.name}/", 1)[-1]
+            if named.setdefault(name, variable) is not variable:
+                raise ValueError(
+                    f"{self.name} has two weights named {name}, which files and "
+                    "patterns could not tell apart. Give the layers other names."
+                )
+        return merged_variables(named)
 
     def broken_weights(self):
         """Yields the names of weights that hold NaN or infinity."""
@@ -491,12 +495,25 @@ class Task(FineTunes, Model):
         """Keras's hook, with what the loss compares."""
         return super().compute_metrics(x, self._compared(x, y), y_pred, sample_weight)
 
-    def _lock_state(self):
-        """Keras's, after `build`; not here, where `__init__` builds.
+    def __setattr__(self, name, value):
+        """Keras's; metrics may come after `build`, which `__init__` calls."""
+        values = value if isinstance(value, (list, tuple)) else [value]
+        late = all(isinstance(each, keras.Metric) for each in values)
+        if not (late and values and vars(self).get("built")):
+            return super().__setattr__(name, value)
+        self._tracker.unlock()
+        try:
+            super().__setattr__(name, value)
+        finally:
+            self._lock_state()
 
-        So the `__init__` of a subclass may add layers and metrics behind it, as that of
-        a functional model's.
-        """
+    def _lock_state(self):
+        """Keras's, after `build`; says where a subclass makes its layers."""
+        if not self._tracker.locked:
+            self._tracker.lock(
+                "A task is built in its __init__. Make and build layers of your own in "
+                "build(), before super().build(), with names; metrics may come later."
+            )
 
     def quantize(self, *_, **__):
         """Keras's; refused.

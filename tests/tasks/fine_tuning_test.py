@@ -18,7 +18,7 @@ TARGETS = [LABELS[len(word) > 2] for word in WORDS]
 QUERY, VALUE = (f"encoder/layer_0/self_attention/{n}" for n in ("query", "value"))
 
 
-def classifier(**changes):
+def classifier(kind=kzoo.TextClassifier, **changes):
     config = kzoo.ModelConfig.from_size(
         "tiny",
         "encoder",
@@ -32,7 +32,7 @@ def classifier(**changes):
         },
     )
     options = dict(tokenizer=TOKENIZER, head_dropout=0.0, name="classifier")
-    return kzoo.TextClassifier(config, LABELS, **options)
+    return kind(config, LABELS, **options)
 
 
 def values(task):
@@ -160,6 +160,73 @@ def test_an_optimizer_that_cannot_be_made_anew_needs_compile():
     fit(task)
     after = values(task)
     assert {n for n in before if (before[n] != after[n]).any()} <= trained(task)
+
+
+@keras.saving.register_keras_serializable("kzoo.tests")
+class Normed(kzoo.TextClassifier):
+    """With a layer of its own between pooling and head."""
+
+    def build(self, *_):
+        if not self.built:
+            self.own = keras.layers.BatchNormalization(name="own")
+            self.own.build((None, self.stack.config.hidden_dim))
+        super().build()
+
+    def call(self, inputs, training=None):
+        pooled = self.pool(*self.states(inputs, training))
+        return self.head(self.own(pooled, training=training), training=training)
+
+
+def test_a_layer_of_one_s_own_is_frozen_saved_and_loaded(tmp_path):
+    task, other = (classifier(Normed) for _ in "ab")
+    task.compile(Adam(0.02))
+    fit(task)
+    statistics = {"own/moving_mean", "own/moving_variance"}
+    assert statistics | {"own/gamma", "own/beta"} <= set(values(task))
+    assert not task.fine_tuning_config()  # what never trains is not frozen
+    assert "own/gamma" in task.freeze("own") and not task.own.gamma.trainable
+    assert not statistics & set(task.unfreeze())
+    before = values(task)
+    fit(task)
+    after = values(task)
+    assert not statistics & trained(task)
+    assert all((before[name] != after[name]).any() for name in statistics)
+    task.enable_lora(2, also_train="own")
+    assert {"own/gamma", "own/beta"} <= trained(task)
+    task.merge_lora()
+    assert not task.own.moving_mean.trainable
+    task.freeze("encoder")
+    fit(task)
+    task.save(tmp_path / "task.keras")
+    task.save_safetensors(tmp_path / "task.safetensors")
+    other.load_safetensors(tmp_path / "task.safetensors")
+    for loaded in (kzoo.load_model(tmp_path / "task.keras"), other):
+        np.testing.assert_allclose(logits(loaded), logits(task), atol=1e-6)
+    assert kzoo.load_model(tmp_path / "task.keras").fine_tuning_config() == (
+        task.fine_tuning_config()
+    )
+
+
+def test_layers_come_in_build_and_names_are_one_s_own():
+    class Late(kzoo.TextClassifier):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.losses_seen = [keras.metrics.Mean(name="own")]
+            self.extra = keras.layers.Dense(3)
+
+    with pytest.raises(ValueError, match=r"Make and build layers.*in build\(\)"):
+        classifier(Late)
+
+    class Twins(kzoo.TextClassifier):
+        def build(self, *_):
+            if not self.built:
+                self.one, self.two = (keras.layers.Dense(3, name="gate") for _ in "ab")
+                self.one.build((None, 3))
+                self.two.build((None, 3))
+            super().build()
+
+    with pytest.raises(ValueError, match="two weights named gate/kernel"):
+        classifier(Twins).named_variables()
 
 
 def test_a_second_call_adds_layers_and_keeps_what_trains():
