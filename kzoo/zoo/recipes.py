@@ -36,7 +36,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from kzoo.config import DROPOUT_RATES, SIZES, ModelConfig
+from kzoo.config import DROPOUT_RATES, SIZES, ModelConfig, is_integer
 from kzoo.files import write_text
 from kzoo.generation.options import SearchOptions
 from kzoo.zoo.registry import RECIPE, SHIPPED
@@ -159,7 +159,7 @@ class HoldOut:
         if not (all(share >= 0 for share in shares) and sum(shares) < 1):  # nor NaN
             refuse(
                 "[data.hold_out] validation, test",
-                "shares that sum to less than 1",
+                "shares of 0 or more that sum to less than 1",
                 f"{self.validation} and {self.test}",
             )
         check(self, "[data.hold_out]", "at_most", "1 or more", at_least_one)
@@ -709,10 +709,18 @@ class Recipe:
         others = self.evaluation.options.keys() - {*known}
         if others:
             refuse("[evaluation.options]", f"some of {sorted(known)}", sorted(others))
-        stride = self.evaluation.options.get("stride", 1)
-        if not isinstance(stride, int) or not 1 <= stride <= (training.length or 1):
+        options = dict(self.evaluation.options)
+        rows, _ = options.pop("batch_size", 1), options.pop("jit_compile", None)
+        if not is_integer(rows) or rows < 1:
+            refuse("[evaluation.options] batch_size", "1 or more", repr(rows))
+        stride = options.pop("stride", 1)
+        if not is_integer(stride) or not 1 <= stride <= (training.length or 1):
             expected = f"a number in [1, {training.length}], the length of a window"
             refuse("[evaluation.options] stride", expected, repr(stride))
+        try:
+            SearchOptions(**options)
+        except ValueError as error:
+            raise RecipeError(f"[evaluation.options] {error}") from error
         tokenizer = self.tokenizer
         if training.teacher and tokenizer.splits > 1:
             refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")

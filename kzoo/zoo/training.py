@@ -230,14 +230,11 @@ class Run:
     def _task(self, tokenizer):
         """A new task; a `compile` later says the rate, which follows from the steps."""
         recipe = self.recipe
-        kind = getattr(tasks, TASKS[recipe.task])
+        kind, options = getattr(tasks, TASKS[recipe.task]), self._options()
+        config = recipe.model_config(tokenizer.vocabulary_size)
         try:
-            return kind(
-                recipe.model_config(tokenizer.vocabulary_size),
-                tokenizer=tokenizer,
-                **self._options(),
-            )
-        except TypeError as error:
+            return kind(config, tokenizer=tokenizer, **options)
+        except (TypeError, ValueError) as error:
             raise RecipeError(f"[task_options] {error}") from error
 
     def _begun(self):

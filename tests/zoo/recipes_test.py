@@ -107,8 +107,8 @@ def changed(**changes):
         ({"task": "causal_lm"}, r"\[data\] format: expected text or running"),
         ({"data__columns": [0, 1]}, r"\[data\] columns: expected none"),
         ({"data__hold_out": {"validation": 0.1}}, "validation, hold_out.validation"),
-        ({"data__hold_out": {"test": 1.5}}, "shares that sum to less than 1"),
-        ({"data__hold_out": {"test": math.nan}}, "shares that sum to less than 1"),
+        ({"data__hold_out": {"test": 1.5}}, "0 or more that sum to less than 1"),
+        ({"data__hold_out": {"test": math.nan}}, "0 or more that sum to less than 1"),
         ({"data__replace": {"": "x"}}, r"\[data\] replace: expected no empty text"),
         (
             {"data__test__validation": ["a", "b"]},
@@ -125,6 +125,12 @@ def changed(**changes):
             r"expected some of .*Received: \['num_return_sequences'\]",
         ),
         ({"evaluation__options__stride": 2}, r"Received: \['stride'\]"),
+        (
+            {"evaluation__options__batch_size": "x"},
+            r"\] batch_size: expected 1 or more",
+        ),
+        ({"evaluation__options__batch_size": -1}, r"\] batch_size: expected 1 or more"),
+        ({"evaluation__options__beams": 0}, r"\[evaluation.options\] beams must be an"),
         ({"data__train": {"files": ["a", "b"], "spilt": "x"}}, r"\[data.train\] spilt"),
         ({"model__size": "huge"}, r"\[model\] size: expected one of tiny"),
         ({"model__num_layer": 3}, r"\[model\] .*num_layer"),
