@@ -79,7 +79,7 @@ def beside(path):
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        partial = Path(tempfile.mkdtemp(prefix=".kzoo.", dir=path.parent))
     except OSError as error:
         error.filename = str(path.parent)
         raise

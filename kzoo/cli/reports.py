@@ -48,6 +48,8 @@ def check_file(option, path):
         raise Failure(f"{option} {path}: there is no folder {path.parent}.")
     stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
     into = path if stands else path.resolve().parent
+    if not into.is_dir() and not stands:  # a link to a place that is not there
+        raise Failure(f"{option} {path}: there is no folder {into}.")
     if not os.access(into, os.W_OK):
         raise Failure(f"{option} {path}: {into} cannot be written to.")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 
 from kzoo.exporters import onnx
 from kzoo.exporters.errors import ExportError
@@ -25,7 +26,7 @@ def sizes(path):
     return {
         str(file.relative_to(folder)): file.stat().st_size
         for file in files
-        if file.is_file() and file.name != REPORT
+        if os.path.isfile(file) and file.name != REPORT  # False for a name too long
     }
 
 

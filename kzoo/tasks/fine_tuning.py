@@ -203,7 +203,8 @@ class FineTunes(keras.Model):
             named = self.named_variables()
             for name in names:
                 read_into(named[name], file, name)
-        self._start_training_anew()
+        if not new:  # else it has been done
+            self._start_training_anew()
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Keras's; functions that were compiled go on with the file's alpha, too."""
@@ -309,25 +310,33 @@ class FineTunes(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if optimizer is None or not optimizer.built:
             return
-        parts = [optimizer, getattr(optimizer, "inner_optimizer", None)]
-        parts += [getattr(part, "_learning_rate", None) for part in parts]
-        try:  # classes need not be registered for a training in this process
-            with keras.saving.custom_object_scope(
-                {type(p).__name__: type(p) for p in parts}
-            ):
-                self.optimizer = type(optimizer).from_config(optimizer.get_config())
-        except Exception as error:  # a class of the user's
+        try:
+            self.optimizer = _without_state(optimizer)
+        except (NotImplementedError, TypeError, ValueError) as error:
             self.compiled = False
             warnings.warn(
                 "What is trained has changed, and no new optimizer can be made of the "
-                f"config of {optimizer.name}: call compile() again before fit(). "
-                f"{type(error).__name__}: {error}",
-                stacklevel=2,
+                f"config of {optimizer.name}: call compile() again before fit() or "
+                f"evaluate(). {type(error).__name__}: {error}",
+                stacklevel=4,
             )
 
     def _forget_functions(self):
         """Has Keras compile its functions again."""
         self.train_function = self.test_function = self.predict_function = None
+
+
+def _without_state(optimizer):
+    """A new optimizer of the same config; a rate has no state, and is the same one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a lambda, which no file gets
+        config = optimizer.get_config()
+    if hasattr(optimizer, "inner_optimizer"):
+        del config["inner_optimizer"]
+        return type(optimizer)(_without_state(optimizer.inner_optimizer), **config)
+    if not isinstance(optimizer._learning_rate, keras.Variable):
+        config["learning_rate"] = optimizer._learning_rate
+    return type(optimizer).from_config(config)
 
 
 def _check_lora(rank, alpha):

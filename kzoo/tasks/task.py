@@ -50,7 +50,6 @@ class Task(FineTunes, Model):
     target_per_example = False  # else a sequence of them, some of `ignore_id`
     scored_by = "forward"  # the exported function that `score` asks for
     own_options = ()  # arguments that a class adds, attributes of their names
-    _builds = False  # whether Keras tries steps without a batch
     loaded = None  # the `LoadReport` of a pretrained one
 
     def __init__(self, config, tokenizer=None, **kwargs):
@@ -478,22 +477,20 @@ class Task(FineTunes, Model):
     ):
         """Keras's hook; a task may make the targets of the inputs."""
         y = self._compared(x, y)
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if isinstance(self._loss_tracker, WeightedLoss) and not self._builds:
-            self._loss_tracker.expect(y, sample_weight)
-        return loss
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _symbolic_build(self, *args, **kwargs):
-        """Keras's: computes a loss of no batch, which nothing adds."""
-        self._builds = True
-        try:
-            super()._symbolic_build(*args, **kwargs)
-        finally:
-            self._builds = False
+        """Keras's, which computes metrics of no batch."""
+        if isinstance(self._loss_tracker, WeightedLoss):
+            self._loss_tracker.forget()
+        super()._symbolic_build(*args, **kwargs)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's hook, with what the loss compares."""
-        return super().compute_metrics(x, self._compared(x, y), y_pred, sample_weight)
+        """Keras's hook, after the loss of the batch; on some backends also before."""
+        y = self._compared(x, y)
+        if isinstance(self._loss_tracker, WeightedLoss):
+            self._loss_tracker.reweigh(y, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def __setattr__(self, name, value):
         """Keras's; metrics may come after `build`, which `__init__` calls."""

@@ -102,6 +102,9 @@ def test_a_report_that_cannot_be_is_refused_first(
     out = ("export", translator, "--out", tmp_path / "out")
     said = f"--report {tmp_path}: expected a file. Received: a folder."
     assert said in refused(*out, "--report", tmp_path)
+    (tmp_path / "link.json").symlink_to(tmp_path / "gone" / "r.json")
+    said = f"link.json: there is no folder {tmp_path / 'gone'}."
+    assert said in refused(*out, "--report", tmp_path / "link.json")
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     said = f"r.json: {tmp_path} cannot be written to."
     assert said in refused(*out, "--report", tmp_path / "r.json")

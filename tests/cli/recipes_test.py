@@ -285,6 +285,7 @@ def test_every_exported_form_is_scored_and_the_manifest_stays_true(
         scored = run(*command)
         assert scored.exit_code == 0, scored.output
         assert f"Not kept: {folder} cannot be written to" in scored.stderr
+        assert "Not kept" not in run(*command, "--tests", "validation").stderr
         late = run(*command, "--out", tmp_path / "late.json")
         assert late.exit_code == 2 and not late.stdout
         assert f"{tmp_path} cannot be written to" in late.stderr

@@ -529,6 +529,15 @@ def test_no_file_may_grow_any_further(tmp_path, monkeypatch, model, format, size
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, model):
+    def denied(prefix, dir):
+        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}xyz")
+
+    monkeypatch.setattr("tempfile.mkdtemp", denied)
+    with pytest.raises(ExportError, match=f"Permission denied: '{tmp_path}'"):
+        model.export(tmp_path / "m", "onnx")
+
+
 def test_a_name_that_no_file_can_have_is_refused(tmp_path, model):
     for path in (tmp_path / f"{'a' * 245}.onnx", tmp_path / ("a" * 256)):
         with pytest.raises(ExportError, match="too long.*Nothing was left behind"):

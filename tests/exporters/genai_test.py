@@ -388,10 +388,11 @@ def test_a_token_may_be_another_where_the_two_tie(tmp_path, monkeypatch, other):
         assert not (tokens == new).any()
         if other == "worse":  # at the end, where no logits follow from it
             return np.pad(tokens[:, :-1], ((0, 0), (0, 1)), constant_values=new), logits
-        return np.where(tokens == tokens[0, 0], new, tokens), logits
+        tokens[1:] = np.where(tokens[1:] == token, new, tokens[1:])
+        return tokens, logits
 
     inputs = model._random_ids(np.random.default_rng(1), "token_ids", (3, 12), True)
-    token = model.generate({"token_ids": inputs}, max_new_tokens=1)[0][0]
+    token = model.generate({"token_ids": inputs}, max_new_tokens=1)[1][0]
     table = model.named_variables()["decoder/token_embedding/embeddings"]
     rows = keras.ops.convert_to_numpy(table).copy()
     rows[new] = rows[token] * (1.0 if other == "alike" else 0.5)
@@ -407,14 +408,33 @@ def test_a_token_may_be_another_where_the_two_tie(tmp_path, monkeypatch, other):
     assert "ties between two tokens" in str(report)
 
 
-def test_ends_may_tie_with_a_token():
-    model = make(num_layers=1)
-    prompt = [5, 6, 7]
-    best = kzoo.exporters.genai._logits(model, prompt)[-1].argmax()
-    ties = kzoo.exporters.genai._ties
-    assert ties(model, prompt, [], 4, [int(best), 2]) == 1
-    assert ties(model, prompt, [], 4, [int(best) - 1]) == 0
-    assert ties(model, prompt, [int(best)], 1, [2]) == 1
+def test_tokens_tie_within_the_rounding_of_the_best_alone():
+    model = make(num_layers=1, head_bias=True)
+    tied, prompt = kzoo.exporters.genai._are_tied, [5, 6, 7]
+
+    def logits(tokens):
+        return kzoo.exporters.genai._logits(model, prompt + tokens)[-1]
+
+    def best(tokens):
+        return int(logits(tokens).argmax())
+
+    first, second = np.argsort(logits([]))[:-3:-1].tolist()
+    right = [first, best([first])]
+    behind = [second, best([second])]  # wrong, and then right
+    last = [first, int(np.argsort(logits([first]))[-2])]  # the other way
+    assert tied(model, prompt, right, 2, [2])
+    assert tied(model, prompt, right, 4, [best(right)])
+    assert not tied(model, prompt, right, 4, [best(right) - 1])
+    for wrong in (behind, last):
+        assert not tied(model, prompt, wrong, 2, [2])
+    bias = keras.ops.convert_to_numpy(model.named_variables()["head/bias"]).copy()
+    gap = float(logits([])[first] - logits([])[second])
+    for away, right in ((1e-5, True), (1e-3, False)):
+        set_head_bias(model, second, bias[second] + gap - away)
+        behind[1] = best([second])
+        assert tied(model, prompt, behind, 2, [2]) == right
+    set_head_bias(model, 4, -1e9)  # as of a banned token
+    assert not tied(model, prompt, behind, 2, [2])
 
 
 def test_other_tasks_are_refused_by_name(tmp_path):

@@ -436,7 +436,7 @@ def test_weights_that_float16_does_not_hold_are_refused(tmp_path):
         (dict(format="onnx", quantize="int3"), "quantize must be None or one of"),
         (dict(format="tf_saved_model", quantize="int8"), "of format='onnx'"),
         (dict(format="tf_saved_model", evaluate=([], [])), "of format='onnx'"),
-        (dict(format="onnx", evaluate=3), "arguments of .*score.*a tuple. Received: 3"),
+        (dict(format="onnx", evaluate=3), "a tuple of the arguments.*Received: 3"),
         (dict(format="onnx", evaluate=(["a"],)), "score.*missing a required argument"),
         (dict(format="onnx", exporter="tf2onnx", quantize="int8"), "exporter='kzoo'"),
     ],

@@ -655,6 +655,16 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     refused("No space left.*MB are needed", model_of(ops.tanh), tmp_path)
 
 
+def test_the_longest_name_is_written_and_one_more_is_refused(tmp_path):
+    model = model_of(ops.tanh)
+    longest = tmp_path / f"{'a' * 250}.onnx"
+    export(model, longest, "onnx", exporter="tf2onnx")
+    assert verify(longest, model).checks
+    with pytest.raises(ExportError, match="too long"):
+        export(model, tmp_path / f"{'a' * 251}.onnx", "onnx", exporter="tf2onnx")
+    assert [*tmp_path.iterdir()] == [longest]
+
+
 def test_a_wrong_conversion_is_noticed_and_leaves_nothing(tmp_path, monkeypatch):
     right, options = handlers.HANDLERS["Erfc"]
 

@@ -132,10 +132,11 @@ class Stubborn(keras.optimizers.SGD):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_a_schedule_need_not_be_registered(policy):
+@pytest.mark.parametrize("rate", [Halving(), lambda: 0.01])
+def test_a_rate_need_not_be_registered(policy, rate):
     keras.config.set_dtype_policy(policy)
     task = classifier()
-    task.compile(Adam(Halving()), run_eagerly=EAGER)
+    task.compile(Adam(rate, beta_2=0.9), run_eagerly=EAGER)
     fit(task)
     task.freeze("encoder")
     before = values(task)
@@ -144,7 +145,7 @@ def test_a_schedule_need_not_be_registered(policy):
     assert {n for n in before if (before[n] != after[n]).any()} == trained(task)
     assert not any(name.startswith("encoder/") for name in trained(task))
     inner = getattr(task.optimizer, "inner_optimizer", task.optimizer)
-    assert isinstance(inner._learning_rate, Halving)
+    assert inner._learning_rate is rate and inner.beta_2 == 0.9
 
 
 def test_an_optimizer_that_cannot_be_made_anew_needs_compile():

@@ -126,7 +126,7 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
             onnxruntime refuses: nothing wrong comes of it unnoticed. The others have
             to be equal in the rows in which the model gives finite numbers alone.
     """
-    session = open_session(path)
+    session = open_session(path, prepacked=True)
     types = {
         "bool": "tensor(bool)",
         "float32": "tensor(float)",

@@ -75,7 +75,10 @@ def convert(
             behind.
     """
     path = Path(path)
-    _check_target(path, opset, overwrite)
+    try:
+        _check_target(path, opset, overwrite)
+    except OSError as error:  # a name that is too long
+        raise ExportError(f"{path} cannot be written: {error}.") from error
     _check_installed("tf2onnx", "onnxruntime")
     signature = Signature(model, input_signature, axes)
     _check_model(model)
