@@ -67,8 +67,9 @@ def export(
         quantize: of ONNX, makes the weights smaller: `"int8"` computes with them and is
             the fastest; `"int8_weights"` and `"int4"` need onnxruntime; `"float16"`
             computes in float32. See `kzoo.exporters.quantize`.
-        evaluate: of ONNX, arguments of the task's `score`, such as `(x, y)`; the
-            report then holds the metric of the model and of the artifact.
+        evaluate: of ONNX, a tuple of the arguments of the task's `score`, such as
+            `(x, y)`; the report then holds the metric of the model and of the artifact.
+            The function that `score` asks for has to be exported, too.
         exporter: `"kzoo"` emits a task natively; `"tf2onnx"` converts the forward pass
             of any Keras model, for layers that are not written over `kzoo.ops`.
         input_signature: with tf2onnx, what the model takes; a task's own by default.
