@@ -139,6 +139,27 @@ def test_a_difference_is_told_with_both_numbers_and_the_tolerance(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("place", "change", "right"),
+    [(0, 1e-5, True), (0, 1e-3, False), (3, 64.0, True), (3, 1e6, False)],
+)
+def test_the_logit_of_a_banned_token_widens_no_tolerance(place, change, right):
+    (function,) = make(kzoo.TextRegressor).export_functions()
+    expected = {"logits": np.array([[1.0, 2.0, -3.0, -1e9, -1e30]], "float32")}
+    got = {"logits": expected["logits"].copy()}
+    got["logits"][0, place] += change
+    report = ExportReport("here", "onnx")
+    if right:
+        checks.compare(function, "own inputs", got, expected, report)
+        assert report.checks[0]["difference"] < report.checks[0]["tolerance"] == 1e-4
+        return
+    with pytest.raises(ExportError, match=f"place {place}: Keras gives"):
+        checks.compare(function, "own inputs", got, expected, report)
+    with pytest.raises(ExportError, match="place 4: Keras gives .*nan"):
+        got["logits"][0, 4] = np.nan
+        checks.compare(function, "own inputs", got, expected, report)
+
+
 def tie(model, token, other):
     """Makes two tokens as likely as each other, everywhere."""
     kernel = keras.ops.convert_to_numpy(model.head.kernel).copy()
