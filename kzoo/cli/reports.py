@@ -44,11 +44,9 @@ def check_file(option, path):
     """
     if path.is_dir():
         raise Failure(f"{option} {path}: expected a file. Received: a folder.")
-    if not path.parent.is_dir():
-        raise Failure(f"{option} {path}: there is no folder {path.parent}.")
     stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
     into = path if stands else path.resolve().parent
-    if not into.is_dir() and not stands:  # a link to a place that is not there
+    if not (stands or into.is_dir()):  # a link may lead to one that is not there
         raise Failure(f"{option} {path}: there is no folder {into}.")
     if not os.access(into, os.W_OK):
         raise Failure(f"{option} {path}: {into} cannot be written to.")

@@ -26,10 +26,9 @@ from kzoo import ops
 from kzoo.exporters import checks, onnx
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
-from kzoo.exporters.tolerances import FEW, ROUNDING, TOLERANCES
+from kzoo.exporters.tolerances import FEW, NOTHING, ROUNDING, TOLERANCES
 
 _TURNS = 5  # of a measurement of latency
-_NOTHING = 1e20  # values from here say "none": masked logits, missing sequences
 
 
 def verify(cases, paths, names, matrices, report):
@@ -224,7 +223,7 @@ def _compare(case, got, rounded, expected, where, mode, report):
         if not np.isfinite(got[name]).all():
             raise ExportError(f"{where}: {name} should be finite, and is not.")
     check["difference"] = max(
-        float(np.max(np.abs(a - b), initial=0.0, where=np.abs(b) < _NOTHING))
+        float(np.max(np.abs(a - b), initial=0.0, where=np.abs(b) < NOTHING))
         for a, b in ((got[name], expected[name]) for name in floats)
     )
     if "sequences" in expected:
@@ -244,7 +243,7 @@ def _most_different(cases, answers, name, who):
             if name == "sequences":
                 rows[row] = 1 - token_agreement(mine, theirs)
             else:
-                real = np.abs(theirs) < _NOTHING
+                real = np.abs(theirs) < NOTHING
                 rows[row] = np.sum((mine - theirs) ** 2, where=real)
     return f" Of the own inputs {max(rows, key=rows.get)} is off most." if rows else ""
 
@@ -280,8 +279,8 @@ def difference(got, expected):
     """
     got, expected = (np.concatenate([x.ravel() for x in each], dtype="float64")
                      for each in (got, expected))  # fmt: skip
-    real = np.abs(expected) < _NOTHING
-    if (np.abs(got[~real]) < _NOTHING).any():
+    real = np.abs(expected) < NOTHING
+    if (np.abs(got[~real]) < NOTHING).any():
         return np.inf
     if not real.any():
         return 0.0

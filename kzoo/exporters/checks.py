@@ -11,16 +11,12 @@ from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import OWN
 from kzoo.exporters.signatures import Function
-from kzoo.exporters.tolerances import largest_difference
+from kzoo.exporters.tolerances import FAR, NOTHING, largest_difference
 from kzoo.generation import IMPOSSIBLE
 from kzoo.layers.base import bare_calls
 
 # The options of a plain beam search, and those of it that one beam has not.
 _HOW_MANY = {"beams", "num_return_sequences", "early_stopping"}
-# Sizes from which a number says nothing of the others, in medians: such is the logit of
-# a token that a bias of -1e9 bans. They may differ by a share of themselves. The scores
-# of what there is not are the largest ones.
-_FAR, _OF_FAR, _NONE = 1e3, 1e-5, 1e20
 _OF_BEAMS = _HOW_MANY | {"max_new_tokens", "length_penalty"}
 
 
@@ -150,11 +146,12 @@ def compare(function, case, got, expected, report, rows=None):
         differences = np.subtract(got[name], value, dtype="float64")
         np.abs(differences, out=differences)  # logits of long rows are many
         sizes = np.abs(value)
-        far = sizes > _FAR * max(1.0, _median(sizes[sizes < _NONE]))
-        tolerance = largest_difference(
-            "float32", np.max(sizes, initial=0.0, where=~far)
-        )
-        excess = differences - np.where(far, _OF_FAR * sizes, tolerance)
+        real = sizes[sizes < NOTHING]
+        far = sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)
+        size = float(np.max(sizes, initial=0.0, where=~far))
+        tolerance = float(largest_difference("float32", size))
+        allowed = np.where(far, largest_difference("float32", sizes), tolerance)
+        excess = differences - allowed
         if not (excess <= 0).all():
             place = np.unravel_index(np.argmax(excess), value.shape)
             raise ExportError(
@@ -167,10 +164,6 @@ def compare(function, case, got, expected, report, rows=None):
         check["difference"] = max(check["difference"], difference)
         check["tolerance"] = tolerance
     report.checks.append(check)
-
-
-def _median(sizes):
-    return float(np.median(sizes)) if sizes.size else 0.0
 
 
 def check_finite(variables):

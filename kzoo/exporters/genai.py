@@ -376,7 +376,7 @@ def _are_tied(task, prompt, tokens, steps, ends):
     if len(tokens) < steps:
         taken.append(logits[-1][ends].max())
     best = logits.max(axis=-1)  # others, such as those of banned tokens, may be huge
-    allowed = [2 * largest_difference("float32", abs(each)) for each in best]
+    allowed = 2 * largest_difference("float32", np.abs(best))
     return bool((best - taken <= allowed).all())
 
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Tolerance(NamedTuple):
     """Bounds of a form; tokens and integers of what is not quantised must be equal.
@@ -56,9 +58,17 @@ TOLERANCES = {
 FEW = 100
 # Of float32, in units of an output's spread, where no matrix is quantised.
 ROUNDING = 1e-3
+# From so many medians on, a number says nothing of the others' sizes and is judged by
+# its own: such is the logit of a token that a bias of -1e9 bans.
+FAR = 1e3
+# Sizes from here on say "none": masked logits, scores of missing sequences.
+NOTHING = 1e20
 
 
 def largest_difference(form, size):
-    """The largest difference of a form's numbers whose largest one is `size`."""
+    """The largest difference of a form's numbers whose largest one is `size`.
+
+    Of an array of sizes that of each, as if it were the largest.
+    """
     tolerance = TOLERANCES[form]
-    return tolerance.numbers * max(1.0, float(size) / tolerance.size)
+    return tolerance.numbers * np.maximum(1.0, size / tolerance.size)

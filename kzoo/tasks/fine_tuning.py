@@ -313,6 +313,8 @@ class FineTunes(keras.Model):
         try:
             self.optimizer = _without_state(optimizer)
         except (NotImplementedError, TypeError, ValueError) as error:
+            # A class of the user's whose config is incomplete, or missing. What is
+            # trained has changed already; the next fit() refuses to go on.
             self.compiled = False
             warnings.warn(
                 "What is trained has changed, and no new optimizer can be made of the "

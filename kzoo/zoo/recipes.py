@@ -710,7 +710,8 @@ class Recipe:
         if others:
             refuse("[evaluation.options]", f"some of {sorted(known)}", sorted(others))
         options = dict(self.evaluation.options)
-        rows, _ = options.pop("batch_size", 1), options.pop("jit_compile", None)
+        options.pop("jit_compile", None)
+        rows = options.pop("batch_size", 1)
         if not is_integer(rows) or rows < 1:
             refuse("[evaluation.options] batch_size", "1 or more", repr(rows))
         stride = options.pop("stride", 1)
