@@ -640,9 +640,15 @@ class Recipe:
                 f"{' or '.join(FORMATS[self.task])} for task {self.task!r}",
                 repr(self.data.format),
             )
-        columns, numbers = self.data.columns, _COLUMNS[self.task]
-        if self.data.format == "columns":
-            columns = columns or (0, 1)
+        if not 0 <= self.seed < 2**32:
+            refuse("seed", "a number in [0, 2**32)", self.seed)
+        self._check_columns()
+        self._check_training()
+        self._check_evaluation()
+        self._check_model()
+
+    def _check_columns(self):
+        columns, numbers = self._columns, _COLUMNS[self.task]
         if columns and len(columns) not in numbers:
             refuse(
                 "[data] columns",
@@ -650,9 +656,9 @@ class Recipe:
                 "first",
                 list(columns),
             )
-        if not 0 <= self.seed < 2**32:
-            refuse("seed", "a number in [0, 2**32)", self.seed)
-        training, running = self.training, self.data.format == "running"
+
+    def _check_training(self):
+        training, running = self.training, self._runs
         if (training.length is not None) != running:
             refuse("[training] length", "running text, which needs it", training.length)
         reads = self.task not in ("causal_lm", "masked_lm")
@@ -669,7 +675,7 @@ class Recipe:
             (
                 "teacher",
                 training.teacher,
-                self.task == "text_classifier" and len(columns or (0, 1)) == 2,
+                self.task == "text_classifier" and len(self._columns) == 2,
                 "a classifier of single texts",
             ),
             ("score_validation", training.score_validation, not running, "examples"),
@@ -692,6 +698,10 @@ class Recipe:
         needs = training.score_validation or (training.best or "").startswith("val_")
         if needs and "validation" not in self.data.tests:
             refuse("[data] validation", "some, to choose by", "none")
+        if training.teacher and self.tokenizer.splits > 1:
+            refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
+
+    def _check_evaluation(self):
         main = self.evaluation.main
         if main and main[0] not in self.data.tests:
             refuse(
@@ -705,7 +715,7 @@ class Recipe:
                 sorted(measures - {*MEASURES[self.task]}),
             )
         known = list(_OPTIONS.get(self.task, ("batch_size",)))
-        known += ["stride"] if running and self.task == "causal_lm" else []
+        known += ["stride"] if self._runs and self.task == "causal_lm" else []
         others = self.evaluation.options.keys() - {*known}
         if others:
             refuse("[evaluation.options]", f"some of {sorted(known)}", sorted(others))
@@ -715,16 +725,17 @@ class Recipe:
         if not is_integer(rows) or rows < 1:
             refuse("[evaluation.options] batch_size", "1 or more", repr(rows))
         stride = options.pop("stride", 1)
-        if not is_integer(stride) or not 1 <= stride <= (training.length or 1):
-            expected = f"a number in [1, {training.length}], the length of a window"
+        length = self.training.length
+        if not is_integer(stride) or not 1 <= stride <= (length or 1):
+            expected = f"a number in [1, {length}], the length of a window"
             refuse("[evaluation.options] stride", expected, repr(stride))
         try:
             SearchOptions(**options)
         except ValueError as error:
             raise RecipeError(f"[evaluation.options] {error}") from error
-        tokenizer = self.tokenizer
-        if training.teacher and tokenizer.splits > 1:
-            refuse("[training] teacher, [tokenizer] splits", "one of the two", "both")
+
+    def _check_model(self):
+        tokenizer, training = self.tokenizer, self.training
         own = [k for k in ("kind", "folder") if getattr(tokenizer, k) is not None]
         if (self.model.preset is None) != bool(own):
             refuse(
@@ -745,6 +756,17 @@ class Recipe:
                 f"no more than the learned positions, max_sequence_length={limit}",
                 training.length,
             )
+
+    @property
+    def _columns(self):
+        """Numbers or names of the columns that are read, or `None`."""
+        default = (0, 1) if self.data.format == "columns" else None
+        return self.data.columns or default
+
+    @property
+    def _runs(self):
+        """Whether a file is one text."""
+        return self.data.format == "running"
 
     @property
     def embeds(self):
