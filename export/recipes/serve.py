@@ -72,6 +72,7 @@ class Function:
         Raises:
             ValueError: an input is unknown, missing or of another kind, or the file
                 refuses it.
+            ArithmeticError: the file has no number for an answer.
         """
         unknown, missing = sorted({*given} - {*self.inputs}), {*self.needed} - {*given}
         if unknown or missing:
@@ -94,10 +95,7 @@ class Function:
         except Exception as error:  # onnxruntime's errors share no base
             raise ValueError(f"The file refuses the input: {error}") from error
         return {
-            name: np.where(np.isfinite(x), x, -1e30).tolist()
-            if x.dtype.kind == "f"  # JSON has no infinity
-            else x.tolist()
-            for name, x in zip(self.outputs, found, strict=True)
+            name: _plain(name, x) for name, x in zip(self.outputs, found, strict=True)
         }
 
     def _array(self, name, value):
@@ -125,6 +123,17 @@ class Function:
                 f"long. Received: {reprlib.repr(value)}"
             )
         return array
+
+
+def _plain(name, array):
+    """An output as lists; JSON has no infinity and no NaN, and the latter no answer."""
+    if array.dtype.kind != "f":
+        return array.tolist()
+    if np.isnan(array).any():
+        raise ArithmeticError(
+            f"The file's {name} is NaN: its numbers overflow with this input."
+        )
+    return array.astype("float64").clip(-1e30, 1e30).tolist()
 
 
 def _leaves(value):
@@ -170,6 +179,8 @@ def service(folder, threads=0, most_new_tokens=1024, most_beams=32):
             return functions[name].answer(given)
         except ValueError as error:
             raise fastapi.HTTPException(422, str(error)) from error
+        except ArithmeticError as error:
+            raise fastapi.HTTPException(500, str(error)) from error
 
     return app
 

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests.words import perturbed, seq2seq
@@ -11,12 +12,20 @@ RECIPE = Path(__file__).parents[2] / "export" / "recipes" / "serve.py"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    """A translator behind HTTP, and the task itself."""
-    testclient = pytest.importorskip("fastapi.testclient", reason="kzoo[serve]")
+def recipe():
+    """The script as a module."""
+    pytest.importorskip("fastapi.testclient", reason="kzoo[serve]")
     spec = importlib.util.spec_from_file_location("serve", RECIPE)
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def client(recipe, tmp_path_factory):
+    """A translator behind HTTP, and the task itself."""
+    from fastapi import testclient
+
     task = perturbed(seq2seq())
     folder = tmp_path_factory.mktemp("served")
     task.export(folder / "model", format="onnx", text=True, functions=["generate"])
@@ -71,3 +80,24 @@ def test_another_address_is_not_found(client):
     answer = client[0].post("/translate", json={})
     assert answer.status_code == 404
     assert answer.json()["detail"] == "Expected one of ['generate']."
+
+
+def test_infinity_is_a_number_of_json_and_nan_is_no_answer(recipe, tmp_path):
+    from fastapi.testclient import TestClient
+
+    x, y = (onnx.helper.make_tensor_value_info(n, 1, [None]) for n in ("x", "y"))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Log", ["x"], ["y"])], "log", [x], [y]
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets)
+    onnx.save(model, tmp_path / "log.onnx")
+    client = TestClient(recipe.service(tmp_path))
+    answer = client.post("/log", json={"x": [1.0, 0.0]}).json()
+    assert answer == {"y": [0.0, -1e30]}
+    answer = client.post("/log", json={"x": [1.0, -1.0]})
+    assert answer.status_code == 500
+    assert (
+        answer.json()["detail"]
+        == "The file's y is NaN: its numbers overflow with this input."
+    )
