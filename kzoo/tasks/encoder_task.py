@@ -16,7 +16,7 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.forms import is_text, number_of
+from kzoo.tasks.forms import as_numpy, is_text, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 from kzoo.training import MaskedCrossEntropy
@@ -262,9 +262,16 @@ class EncoderTask(LearnsText, Exports):
         if y is None and learns and isinstance(x, (dict, np.ndarray)):
             self._check_targets(x, y)
         own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
-        # Distributions are of floats, and Keras says what is wrong with ragged lists.
-        if own and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
-            others = np.setdiff1d(y, [self.ignore_id, *range(self.num_classes)])
+        array = as_numpy(y) if own else None
+        if array is not None and array.dtype.kind in "iu":  # floats: distributions
+            axes = "batch", *self.output_axes["logits"][:-1]
+            if array.ndim != len(axes) and array.shape[len(axes) :] != (1,):
+                raise ValueError(
+                    f"Targets of {self.name} are classes, int ({', '.join(axes)}), or "
+                    "distributions, floats with one for each class. Received: "
+                    f"{array.dtype} of shape {array.shape}."
+                )
+            others = np.setdiff1d(array, [self.ignore_id, *range(self.num_classes)])
             if others.size:  # whose loss would be NaN
                 raise ValueError(
                     f"Targets of {self.name} are classes in [0, {self.num_classes}), "

@@ -20,7 +20,12 @@ def is_text(x):
 
 
 def as_list(x):
-    """A column of texts or lists of them, as tables have it, as a list; else `x`."""
+    """A column of texts or lists of them, as tables have it, as a list; else `x`.
+
+    So is a tensor of TensorFlow's strings.
+    """
+    if hasattr(x, "numpy") and getattr(x, "dtype", None) == "string":
+        return keras.tree.map_structure(bytes.decode, x.numpy().tolist())
     if (
         isinstance(x, (str, collections.abc.Mapping))
         or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
@@ -47,6 +52,16 @@ def _cell(cell):
     if isinstance(cell, np.ndarray) and cell.ndim:
         return cell.tolist()
     return cell.to_list() if hasattr(cell, "to_list") else cell
+
+
+def as_numpy(x):
+    """A numpy array, also of a tensor that has its numbers by now; else `None`."""
+    if isinstance(x, np.ndarray):
+        return x
+    try:
+        return keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else None
+    except (NotImplementedError, TypeError):  # it is traced
+        return None
 
 
 def kinds(x):

@@ -14,6 +14,7 @@ import numpy as np
 
 from kzoo.tasks.forms import (
     as_list,
+    as_numpy,
     begins_with_text,
     columns_of,
     is_grain,
@@ -251,7 +252,7 @@ class LearnsText(Task):
                 from.
         """
         x = as_list(x)
-        if isinstance(x, str) or (
+        if isinstance(x, (str, type(None))) or (
             isinstance(x, (list, tuple, dict, np.ndarray)) and not len(x)
         ):
             raise ValueError(
@@ -259,12 +260,13 @@ class LearnsText(Task):
             )
         if isinstance(x, np.ndarray) and x.ndim == 2 and is_text(x):
             x = x.tolist()
-        if isinstance(x, (list, tuple)) and not is_text(x):
+        is_table = hasattr(x, "columns")
+        if is_table or isinstance(x, (list, tuple)) and not is_text(x):
             raise ValueError(
                 f"{self.name} reads a list of strings (or of pairs or lists of them), a"
                 f" dict with {' and '.join(self._signature())}, int arrays of a row an "
                 "example, or a batched pipeline of tf.data or grain of either. "
-                f"Received: a {kinds(x)}."
+                f"Received: a {kinds(x)}{'; give its columns' * is_table}."
             )
         if isinstance(x, dict):
             x = {name: self._checked_array(name, values) for name, values in x.items()}
@@ -317,16 +319,17 @@ class LearnsText(Task):
                 f"{self.config.pad_token_id}. Received: a {type(values).__name__}. "
                 f"Give its to_tensor({self.config.pad_token_id})."
             )
-        if not isinstance(values, np.ndarray):
+        array = as_numpy(values)
+        if array is None:
             return values
-        if values.dtype.kind in "OSU":
+        if array.dtype.kind in "OSU":
             raise ValueError(
                 f"{self.name} reads {name} as an array of numbers, with rows of one "
-                f"length. Received: {kind or f'an array of {values.dtype}'}. Pad rows "
+                f"length. Received: {kind or f'an array of {array.dtype}'}. Pad rows "
                 f"with {self.config.pad_token_id}; strings go into a list, as x."
             )
         if name in self._signature():
-            self._check_table(name, values)
+            self._check_table(name, array)
         # JAX has no int64, which numpy makes of lists.
         return values.astype("int32") if kind and values.dtype == "int64" else values
 
@@ -363,7 +366,8 @@ class LearnsText(Task):
         Keras would drop weights without targets, and reads no lists beside a dict.
         """
         listed = isinstance(y, list) and isinstance((*y, 0)[0], (list, str, Number))
-        if isinstance(x, (dict, np.ndarray)) and (listed or isinstance(y, np.ndarray)):
+        given = listed or as_numpy(y) is not None
+        if isinstance(x, (dict, np.ndarray)) and given:
             return self._checked_array("targets", y)
         return y
 

@@ -73,6 +73,29 @@ def test_columns_are_lists():
     np.testing.assert_array_equal(logits, model.predict(TEXTS, verbose=0))
 
 
+def test_tensors_of_strings_are_lists():
+    tf = pytest.importorskip("tensorflow")
+    model = refusing(classifier)
+    assert model.classify(tf.constant(TEXTS)) == model.classify(TEXTS)
+    found = model.evaluate(tf.constant(TEXTS), tf.constant(NAMES), verbose=0)
+    assert found == model.evaluate(TEXTS, NAMES, verbose=0)
+    pairs = np.array(PAIRS[:2])
+    energies = refusing(seq2seq).energy(tf.constant(pairs))
+    np.testing.assert_array_equal(energies, refusing(seq2seq).energy(pairs.tolist()))
+
+
+def test_a_table_and_nothing_are_no_examples():
+    class Table:  # as of pandas
+        columns, ndim = ["text"], 2
+
+    for task in map(refusing, (classifier, seq2seq, causal)):
+        for verb in (task.fit, task.evaluate, task.predict):
+            with pytest.raises(ValueError, match="a list of .* a Table; give its col"):
+                verb(Table(), verbose=0)
+            with pytest.raises(ValueError, match="a list of examples.* Received: None"):
+                verb(None, verbose=0)
+
+
 def test_columns_of_words_are_lists():
     tagger = kzoo.TokenClassifier.from_size("tiny", TOKENIZER, labels=["X", "Y"])
     sentences = [["ab", "c"], ["d"]]

@@ -428,6 +428,26 @@ def test_what_cannot_be_learned_is_named():
         compiled(classifier(tokenizer=None)).fit(["ab"], [0])
 
 
+def test_arrays_that_cannot_be_learned_are_named_after_a_training_too():
+    """By then Keras compiled a step for targets of any shape."""
+    task = compiled(classifier())
+    x, _ = task.encode_text(["ab", "cd", "ad"])
+    for rows in (3, 2):
+        task.fit({n: ids[:rows] for n, ids in x.items()}, np.arange(rows), verbose=0)
+    one_hot = np.eye(3, dtype="int32")
+    shape = r"are classes, int \(batch\), or distributions.* Received: int32 .*\(3, 3\)"
+    for y in (one_hot, one_hot.tolist(), keras.ops.convert_to_tensor(one_hot)):
+        with pytest.raises(ValueError, match=shape):
+            task.fit(x, y, verbose=0)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, x)
+    column = keras.ops.convert_to_tensor([[0], [1], [2]])
+    found = task.evaluate(tensors, column, verbose=0)
+    assert found == pytest.approx(task.evaluate(x, np.arange(3), verbose=0))
+    tensors["token_ids"] += 100
+    with pytest.raises(ValueError, match="must be in .* in token_ids"):
+        task.evaluate(tensors, column, verbose=0)
+
+
 def test_options_that_do_not_fit_are_named():
     for changes, message in (
         (dict(labels=None), "either labels.*or num_classes"),

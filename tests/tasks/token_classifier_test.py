@@ -275,8 +275,9 @@ def test_targets_of_arrays_are_classes():
         for given in (dict(y=y), dict(y=x["token_ids"] * 0, validation_data=(x, y))):
             with pytest.raises(ValueError, match=message):
                 model.fit(x, **given, verbose=0)
-        with pytest.raises(ValueError, match=message):
-            model.evaluate(x, y, verbose=0)
+        for array in (y, keras.ops.convert_to_tensor(y)):
+            with pytest.raises(ValueError, match=message):
+                model.evaluate(x, array, verbose=0)
     ignoring = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=-100
     )
