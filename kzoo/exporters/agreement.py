@@ -26,7 +26,7 @@ from kzoo import ops
 from kzoo.exporters import checks, onnx
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
-from kzoo.exporters.tolerances import FEW, NOTHING, ROUNDING, TOLERANCES
+from kzoo.exporters.tolerances import FEW, NOTHING, ROUNDING, TOLERANCES, is_far
 
 _TURNS = 5  # of a measurement of latency
 
@@ -272,22 +272,25 @@ def difference(got, expected):
 
     Args:
         got: float arrays.
-        expected: likewise; where they are very large, nothing is compared.
+        expected: likewise; those far from the others are compared in units of their
+            own, and where they are very large, nothing is compared.
 
     Returns:
         float.
     """
     got, expected = (np.concatenate([x.ravel() for x in each], dtype="float64")
                      for each in (got, expected))  # fmt: skip
-    real = np.abs(expected) < NOTHING
+    sizes = np.abs(expected)
+    real, near = sizes < NOTHING, ~is_far(sizes)
     if (np.abs(got[~real]) < NOTHING).any():
         return np.inf
     if not real.any():
         return 0.0
-    error = np.sqrt(np.mean((got[real] - expected[real]) ** 2))
     # The mean counts a little, for numbers that hardly differ from one another.
-    spread = np.std(expected[real]) + 0.01 * np.abs(np.mean(expected[real])) + 1e-6
-    return float(error / spread)
+    some = expected[near]
+    spread = np.std(some) + 0.01 * np.abs(np.mean(some)) + 1e-6
+    errors = (got - expected) / np.where(near, spread, sizes)
+    return float(np.sqrt(np.mean(errors[real] ** 2)))
 
 
 def token_agreement(got, expected):

@@ -11,7 +11,7 @@ from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import OWN
 from kzoo.exporters.signatures import Function
-from kzoo.exporters.tolerances import FAR, NOTHING, largest_difference
+from kzoo.exporters.tolerances import is_far, largest_difference
 from kzoo.generation import IMPOSSIBLE
 from kzoo.layers.base import bare_calls
 
@@ -146,8 +146,7 @@ def compare(function, case, got, expected, report, rows=None):
         differences = np.subtract(got[name], value, dtype="float64")
         np.abs(differences, out=differences)  # logits of long rows are many
         sizes = np.abs(value)
-        real = sizes[sizes < NOTHING]
-        far = sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)
+        far = is_far(sizes)
         size = float(np.max(sizes, initial=0.0, where=~far))
         tolerance = float(largest_difference("float32", size))
         allowed = np.where(far, largest_difference("float32", sizes), tolerance)

@@ -72,3 +72,9 @@ def largest_difference(form, size):
     """
     tolerance = TOLERANCES[form]
     return tolerance.numbers * np.maximum(1.0, size / tolerance.size)
+
+
+def is_far(sizes):
+    """Which numbers, by their sizes (...), say nothing of the others; see `FAR`."""
+    real = sizes[sizes < NOTHING]
+    return sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)

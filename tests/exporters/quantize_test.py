@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import kzoo
-from kzoo.exporters import ExportError, answers_from, quantize, verify
+from kzoo.exporters import ExportError, agreement, answers_from, quantize, verify
 from kzoo.exporters.onnx import emit, names_of
 from tests.harness import nodes, perturb
 
@@ -372,6 +372,18 @@ def test_a_broken_loop_is_caught(tmp_path, monkeypatch):
             patch.setattr(quantize.Matrices, "quantize", broken)
             with pytest.raises(ExportError, match="a float32 file with the same wei"):
                 model.export(tmp_path / "broken.onnx", **options)
+
+
+def test_the_logit_of_a_banned_token_is_no_part_of_the_spread():
+    numbers = np.random.default_rng(0).normal(size=(2, 1000))
+    right = np.append(numbers[0], [-1e9, -1e30])
+    for noise in (0.1, 1.0):
+        got = right + np.append(noise * numbers[1], [64.0, 0.0])
+        assert agreement.difference([got], [right]) == pytest.approx(noise, rel=0.05)
+    got = np.append(numbers[0], [0.0, -1e30])
+    assert agreement.difference([got], [right]) == pytest.approx(1001**-0.5)
+    got = np.append(numbers[0], [-1e9, 0.0])
+    assert agreement.difference([got], [right]) == np.inf
 
 
 @pytest.mark.parametrize("mode", MODES)
