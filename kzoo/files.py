@@ -18,22 +18,30 @@ def replacing(path):
     one, to a file with the new content; a device or a pipe is written to as it is.
     """
     if path.exists() and not path.is_file():
-        yield path
+        with _naming(path):
+            yield path
         return
     whole = Path(os.path.realpath(path))
     if whole.is_symlink():  # links that lead to one another
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     partial = whole.with_name(f".{whole.name}.partial")
     try:
-        yield partial
-        partial.replace(whole)
+        with _naming(path, partial):
+            yield partial
+            partial.replace(whole)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path, partial=None):
+    """Errors name the file: a full disk's none, others what is gone in the end."""
+    try:
+        yield
     except OSError as error:
-        # A full disk's error names none, and what is beside is gone in the end.
         if error.errno is not None and error.filename in (None, str(partial)):
             error.filename = str(path)
         raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_text(path, text):
@@ -69,6 +77,16 @@ def _keep(path, name):
         shutil.copy2(path, name)
 
 
+# What `beside` makes begins so.
+_PARTIAL = ".kzoo."
+
+
+def remove_partial(folder):
+    """Removes what a kill left in a folder that nothing else writes to now."""
+    for left in folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def beside(path):
     """A folder next to `path`, on the same disk, that is gone in the end.
@@ -79,7 +97,7 @@ def beside(path):
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        partial = Path(tempfile.mkdtemp(prefix=".kzoo.", dir=path.parent))
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=path.parent))
     except OSError as error:
         error.filename = str(path.parent)
         raise
@@ -105,23 +123,24 @@ def refuse_link(path, error):
         )
 
 
-def _names_others(path):
-    return path.name.lower().endswith((".onnx", ".index.json"))
+def _is_read_first(path):
+    name = path.name.lower()
+    return name == "config.json" or name.endswith((".onnx", ".index.json"))
 
 
 def install(partial, targets):
     """Moves what was made in `partial` to the targets and empties the others, or none.
 
-    A file that names others comes last, and an older one goes first, so that even a
-    kill leaves none beside files of another model. What stood there before waits in
+    A file that others are read by comes last, and an older one goes first, so that even
+    a kill leaves none beside files of another model. What stood there before waits in
     `partial` until all has been moved.
     """
     made = [path for path in targets if (partial / path.name).exists()]
-    made.sort(key=_names_others)
-    parts = [path for path in targets if not _names_others(path)]
+    made.sort(key=_is_read_first)
+    parts = [path for path in targets if not _is_read_first(path)]
     aside = []
     if any(path in made or path.exists() for path in parts):
-        aside = [path for path in targets if _names_others(path) and path.exists()]
+        aside = [path for path in targets if _is_read_first(path) and path.exists()]
     waiting = Path(tempfile.mkdtemp(dir=partial))
     moved = []
     try:

@@ -234,6 +234,12 @@ def declare(function, session, report, where):
                 f"{where}: should have the input {argument.name} as {wanted}. "
                 f"Received: {found.get(argument.name)}."
             )
+    names = [output.name for output in outputs]
+    if {*names} == {*function.outputs} and names != [*function.outputs]:
+        raise ExportError(
+            f"{where}: should have the outputs {[*function.outputs]} in this order. "
+            f"Received: {names}."
+        )
     for output in outputs:
         if output.shape != list(function.outputs.get(output.name, ())):
             raise ExportError(

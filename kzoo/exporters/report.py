@@ -1,9 +1,10 @@
 """What an export did, and how it was verified."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
+
+from kzoo.files import write_json
 
 OWN = "own inputs"  # the name of a case of the user's inputs
 
@@ -74,8 +75,7 @@ class ExportReport:
 
     def save(self, path):
         """Writes the report as JSON."""
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
-        Path(path).write_text(text, encoding="utf-8")
+        write_json(Path(path), self.to_dict())
 
     def __str__(self):
         size = sum(self.files.values())

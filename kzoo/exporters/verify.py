@@ -26,6 +26,7 @@ _OTHER_NODES = (
     "{} has other nodes than this version of kzoo writes, by an optimiser or by "
     "another version: what they compute was compared by the cases alone."
 )
+_SILENT = "{} does not say of which {} it is, so that this was not compared."
 # Fields of a config of which two values are never the same model; most others follow
 # from one another, or are read with some values of others alone.
 _TELLING = (
@@ -104,7 +105,7 @@ def verify(path, task, inputs=None):
             f"{path} holds nothing that {task.name} offers. Received: functions="
             f"{sorted(said['functions'])}."
         )
-    mode, paths, heads = None, {}, {}
+    mode, paths, heads, silences = None, {}, {}, []
 
     def session_of(name):
         return opened.get(paths[name]) or onnx.open_session(paths[name])
@@ -114,7 +115,11 @@ def verify(path, task, inputs=None):
         functions = {name: functions[name] for name in paths}
         for name, file in paths.items():
             heads[name] = head = onnx.head_of(file)
-            _check_said(file, onnx.said_of(file, head), task)
+            said_inside = onnx.said_of(file, head)
+            _check_said(file, said_inside, task)
+            names = [name for name, value in names_of(task).items() if value]
+            if silent := {*names, "model"} - {*said_inside}:
+                silences.append(_SILENT.format(file.name, " and ".join(sorted(silent))))
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
     with lora_merged(task):
@@ -128,7 +133,7 @@ def verify(path, task, inputs=None):
             text,
             _QUANTIZED_TOKENS if mode else _NEW_TOKENS,
         )
-    notes += task.unexercised(text)
+    notes += silences + task.unexercised(text)
     notes += text_form.notes(task, format) if text else []
     for some in together(own):
         report = ExportReport(str(path), format, text=text, notes=[*notes])

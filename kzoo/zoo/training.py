@@ -23,7 +23,7 @@ import numpy as np
 
 from kzoo import tasks
 from kzoo.data import RandomStretches, are_vectors
-from kzoo.files import replacing, write_json
+from kzoo.files import remove_partial, replacing, write_json
 from kzoo.plots import training_curve
 from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
@@ -320,8 +320,7 @@ class Run:
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
         try:
-            for left in self.out.glob(f".{CONFIG_FILE}.*"):  # by a kill while they were
-                shutil.rmtree(left, ignore_errors=True)
+            remove_partial(self.out)
             self.task.save_folder(self.out)
             self.recipe.save(self.out / RECIPE)
             curve = training_curve(self.history, title=self.recipe.name)

@@ -14,7 +14,7 @@ from kzoo.exporters import ExportError, answers_from, verify
 from kzoo.exporters.onnx import check_defaults, emit, head_of, names_of, opset_of
 from kzoo.exporters.weights import check_onnx
 from kzoo.generation import SEARCH_INPUTS
-from tests.harness import perturb, small_task
+from tests.harness import nodes, perturb, small_task
 from tests.words import TOKENIZER, WORDS
 
 TINY = dict(num_layers=1)
@@ -309,8 +309,9 @@ def test_another_tokenizer_in_the_graph_is_refused(
     model.export(path, format="onnx", text=True)
     verify(path, model)
     before, proto = path.read_bytes(), onnx.load(path)
-    nodes = [node for graph in graphs_of(proto.graph) for node in graph.node]
-    said = [a for node in nodes for a in node.attribute if a.name == attribute]
+    said = [
+        a for node in nodes(proto.graph) for a in node.attribute if a.name == attribute
+    ]
     for each in said:
         if right in each.strings:  # the last, of a letter that is in no text
             place = max(i for i, text in enumerate(each.strings) if text == right)
@@ -452,7 +453,39 @@ def test_an_optimised_file_and_one_of_another_version_are_left_to_the_cases(tmp_
         if entry.key == "kzoo_version":
             entry.value = "0.0.1"
     onnx.save(proto, path)
+    assert said not in str(verify(path, model))  # the same nodes
+    node = next(n for n in nodes(proto.graph) if n.op_type == "LayerNormalization")
+    for attribute in node.attribute:
+        if attribute.name == "epsilon":
+            attribute.f *= 1.001
+    onnx.save(proto, path)
     assert said in str(verify(path, model))
+
+
+def test_a_file_that_says_nothing_of_its_model_is_told(tmp_path):
+    model, path = classifier("a", "b"), tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    proto = onnx.load(path)
+    metadata = [*proto.metadata_props]
+    for kept, told in ((metadata, False), ([], True)):
+        del proto.metadata_props[:]
+        proto.metadata_props.extend(kept)
+        onnx.save(proto, path)
+        said = "model.onnx does not say of which labels and model and task it is"
+        assert (said in str(verify(path, model))) == told
+        assert "other nodes" not in str(verify(path, model))
+
+
+def test_outputs_in_another_order_are_refused(tmp_path):
+    model, path = small_task(kzoo.CausalLM, **TINY), tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    proto = onnx.load(path)
+    outputs = [*proto.graph.output][::-1]
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match=r"\['sequences', 'scores'\] in this order"):
+        verify(path, model)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -288,21 +289,47 @@ def test_a_folder_of_another_layout_is_named(tmp_path):
         load_task(tmp_path)
 
 
-def test_a_name_is_never_missing_while_a_folder_is_replaced(tmp_path, monkeypatch):
-    texts_classifier().save_folder(tmp_path)
-    replace, seen = Path.replace, []
+def test_a_kill_while_a_folder_is_replaced_leaves_no_mix(tmp_path, monkeypatch):
+    """Equal configs and other weights and tokenizers, which would load together."""
+    folder, half, models = tmp_path / "model", tmp_path / "half", {}
+    for name, letters in (("old", "abc"), ("new", "xyz")):
+        tokenizer = kzoo.FastTokenizer.train([letters], 20, algorithm="character")
+        models[name] = kzoo.CausalLM.from_size("tiny", tokenizer, num_layers=1)
+    assert models["old"].config == models["new"].config
+    models["old"].save_folder(folder)
+    replace, found = Path.replace, []
+
+    def whose():
+        """Whose weights and whose tokenizer a folder has."""
+        try:
+            both = load_task(half)
+        except FileNotFoundError as error:
+            assert "No config.json" in str(error)
+            return {"none"}
+        weights = {
+            name: np.array_equal(both.get_weights()[0], model.get_weights()[0])
+            for name, model in models.items()
+        }
+        tokens = {
+            name: both.tokenizer.encode(["abx"]) == model.tokenizer.encode(["abx"])
+            for name, model in models.items()
+        }
+        return {name for each in (weights, tokens) for name in each if each[name]}
 
     def watched(path, target):
         result = replace(path, target)
-        seen.append((tmp_path / "config.json").is_file())
-        assert (tmp_path / "model.safetensors").is_file()
+        assert (folder / "model.safetensors").is_file()
+        shutil.copytree(folder, half)
+        found.append(whose())
+        shutil.rmtree(half)
         return result
 
-    monkeypatch.setattr(Path, "replace", watched)
-    texts_classifier(pooling="mean").save_folder(tmp_path)
-    assert seen and all(seen)
-    assert load_task(tmp_path).pooling == "mean"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", watched)
+        models["new"].save_folder(folder)
+    assert all(len(each) == 1 for each in found)
+    assert {"none"} in found and found[-1] == {"new"}
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
@@ -345,3 +372,8 @@ def test_an_error_keeps_its_words_and_has_a_name_where_it_lacks_one(tmp_path):
         with replacing(tmp_path / "nowhere" / "file") as partial:
             partial.write_text("")
     assert caught.value.filename == str(tmp_path / "nowhere" / "file")
+    full = Path("/dev/full")
+    if full.exists():
+        with pytest.raises(OSError) as caught:
+            write_text(full, "words")
+        assert caught.value.filename == str(full)

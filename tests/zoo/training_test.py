@@ -355,7 +355,13 @@ def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path, monkeypatch):
     run = training.Run(moods(), *read_training(moods(), tmp_path), out)
     with pytest.raises(filelock.Timeout):
         free.acquire()
-    (out / ".config.json.abc123").mkdir()  # by a kill while a model was written
+    code = f"""
+import os, pathlib, kzoo.files
+with kzoo.files.beside(pathlib.Path({str(out / "config.json")!r})):
+    os._exit(9)  # killed while a model was written
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    assert [*out.glob(".*")]
 
     class Broken(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
