@@ -39,7 +39,10 @@ def _naming(path, partial=None):
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(partial)):
+        if error.errno is not None and error.filename in (
+            None,
+            partial and str(partial),
+        ):
             error.filename = str(path)
         raise
 
@@ -82,7 +85,7 @@ _PARTIAL = ".kzoo."
 
 
 def remove_partial(folder):
-    """Removes what a kill left in a folder that nothing else writes to now."""
+    """Removes what a kill left in a folder, where nothing else is being written now."""
     for left in folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -132,26 +135,26 @@ def install(partial, targets):
     """Moves what was made in `partial` to the targets and empties the others, or none.
 
     A file that others are read by comes last, and an older one goes first, so that even
-    a kill leaves none beside files of another model. What stood there before waits in
-    `partial` until all has been moved.
+    a kill leaves none beside files of another model; meanwhile a reader finds none.
+    What stood there before waits in `partial` until all has been moved.
     """
     made = [path for path in targets if (partial / path.name).exists()]
-    made.sort(key=_is_read_first)
     parts = [path for path in targets if not _is_read_first(path)]
     aside = []
     if any(path in made or path.exists() for path in parts):
         aside = [path for path in targets if _is_read_first(path) and path.exists()]
     waiting = Path(tempfile.mkdtemp(dir=partial))
+    kept = [path for path in made if path.is_file() and path not in aside]
+    for path in kept:  # its name is never missing
+        _keep(path, waiting / path.name)
     moved = []
     try:
         for path in aside:
             moved.append((path, True))
             path.replace(waiting / path.name)
-        for path in made + [path for path in targets if path not in made]:
+        for path in sorted(targets, key=lambda p: (_is_read_first(p), p not in made)):
             moved.append((path, path.exists()))
-            if path in made and path.is_file():
-                _keep(path, waiting / path.name)  # its name is never missing
-            elif path.exists():
+            if path not in kept and path.exists():
                 path.replace(waiting / path.name)
             if path in made:
                 (partial / path.name).replace(path)

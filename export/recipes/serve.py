@@ -10,6 +10,7 @@ Each .onnx file of the folder is an address, its inputs are the keys of the JSON
 its outputs those of the answer; what the file has a default for may be left out.
 `GET /` says all of them. A wrong input has an answer with status 422 that names it;
 so has one that would keep the service busy: see `--most-new-tokens`, `--most-beams`.
+Status 500 says that the file gives no number for an input.
 """
 
 import argparse
@@ -117,6 +118,8 @@ class Function:
             ) from error
         if not right:
             raise ValueError(f"{name} must be {words}. Received: {reprlib.repr(value)}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite. Received: {reprlib.repr(value)}")
         if lists or array.ndim != len(node.shape):
             raise ValueError(
                 f"{name} must be {words} with the axes {node.shape}, all rows equally "
@@ -131,9 +134,10 @@ def _plain(name, array):
         return array.tolist()
     if np.isnan(array).any():
         raise ArithmeticError(
-            f"The file's {name} is NaN: its numbers overflow with this input."
+            f"The file's {name} is NaN with this input, as where numbers overflow."
         )
-    return array.astype("float64").clip(-1e30, 1e30).tolist()
+    numbers = array.astype("float64")
+    return np.where(np.isinf(numbers), np.sign(numbers) * 1e30, numbers).tolist()
 
 
 def _leaves(value):

@@ -272,8 +272,8 @@ def difference(got, expected):
 
     Args:
         got: float arrays.
-        expected: likewise; those far from the others are compared in units of their
-            own, and where they are very large, nothing is compared.
+        expected: likewise; of those far from the others the sign and the size count
+            alone, and where they are very large, nothing is compared.
 
     Returns:
         float.
@@ -282,15 +282,17 @@ def difference(got, expected):
                      for each in (got, expected))  # fmt: skip
     sizes = np.abs(expected)
     real, near = sizes < NOTHING, ~is_far(sizes)
-    if (np.abs(got[~real]) < NOTHING).any():
+    far = real & ~near
+    alike = np.abs(got[far] - expected[far]) <= 0.5 * sizes[far]
+    if (np.abs(got[~real]) < NOTHING).any() or not alike.all():
         return np.inf
     if not real.any():
         return 0.0
+    got, expected = got[near], expected[near]
+    error = np.sqrt(np.mean((got - expected) ** 2))
     # The mean counts a little, for numbers that hardly differ from one another.
-    some = expected[near]
-    spread = np.std(some) + 0.01 * np.abs(np.mean(some)) + 1e-6
-    errors = (got - expected) / np.where(near, spread, sizes)
-    return float(np.sqrt(np.mean(errors[real] ** 2)))
+    spread = np.std(expected) + 0.01 * np.abs(np.mean(expected)) + 1e-6
+    return float(error / spread)
 
 
 def token_agreement(got, expected):

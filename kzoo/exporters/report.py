@@ -1,10 +1,11 @@
 """What an export did, and how it was verified."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
-from kzoo.files import write_json
+from kzoo.files import write_text
 
 OWN = "own inputs"  # the name of a case of the user's inputs
 
@@ -75,7 +76,8 @@ class ExportReport:
 
     def save(self, path):
         """Writes the report as JSON."""
-        write_json(Path(path), self.to_dict())
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        write_text(Path(path), text)
 
     def __str__(self):
         size = sum(self.files.values())

@@ -89,7 +89,7 @@ def verify(path, task, inputs=None):
         text = onnx.takes_text(session)
         if onnx.metadata_in(session).get("exporter") == "tf2onnx":
             return _verify_converted(path, task, inputs)
-    _check_folder(path, task, format)
+    beside = _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
         declared = saved_model.signatures_of(path)
         text = any("string" in dtypes for dtypes in declared.values())
@@ -115,13 +115,13 @@ def verify(path, task, inputs=None):
         functions = {name: functions[name] for name in paths}
         for name, file in paths.items():
             heads[name] = head = onnx.head_of(file)
-            said_inside = onnx.said_of(file, head)
-            _check_said(file, said_inside, task)
-            names = [name for name, value in names_of(task).items() if value]
-            if silent := {*names, "model"} - {*said_inside}:
-                silences.append(_SILENT.format(file.name, " and ".join(sorted(silent))))
+            inside = onnx.said_of(file, head)
+            _check_said(file, inside, task)
+            silences += _silence(file, {**beside, **inside}, task)
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
+    else:
+        silences = _silence(path, beside, task)
     with lora_merged(task):
         matrices, graphs = _emitted(functions, heads, task, mode)
     own, notes, reports = [], [], []
@@ -166,8 +166,12 @@ def verify(path, task, inputs=None):
 
 
 def _check_folder(path, task, format):
-    """Raises `ExportError` where what stands beside a model is not the task's."""
-    file = path / "config.json"
+    """What the config beside a model says, a dict.
+
+    Raises:
+        ExportError: it, or the tokenizer, is not the task's.
+    """
+    said, file = {}, path / "config.json"
     if file.is_file():
         try:
             said = json.loads(file.read_text(encoding="utf-8"))
@@ -188,6 +192,14 @@ def _check_folder(path, task, format):
                 f"The tokenizer beside the model should be the task's. Received: "
                 f"{error} {ANOTHER}"
             ) from error
+    return said
+
+
+def _silence(file, said, task):
+    """Notes on what an artifact does not say of its model."""
+    names = [name for name, value in names_of(task).items() if value]
+    silent = sorted({*names, "model"} - {*said})
+    return [_SILENT.format(file.name, " and ".join(silent))] if silent else []
 
 
 def _check_whole(folder, said):

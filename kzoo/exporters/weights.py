@@ -32,7 +32,7 @@ def check_onnx(path, head, graph, task, mode):
         mode: how it was quantised, or `None`.
 
     Returns:
-        Whether all nodes were compared. Those of another version of kzoo, and of an
+        Whether all nodes are the task's. Others of another version of kzoo, and of an
         optimiser, which joins some, are left to the cases, but for what reads text.
     """
     import onnx

@@ -16,7 +16,7 @@ from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead
 from kzoo.layers.shift_right import ShiftRight
 from kzoo.tasks.exported import Exports
-from kzoo.tasks.forms import as_numpy, is_text, number_of
+from kzoo.tasks.forms import is_text, known_ints, number_of
 from kzoo.tasks.text_data import LearnsText
 from kzoo.tokenizers import Template
 from kzoo.training import MaskedCrossEntropy
@@ -262,8 +262,8 @@ class EncoderTask(LearnsText, Exports):
         if y is None and learns and isinstance(x, (dict, np.ndarray)):
             self._check_targets(x, y)
         own = self.num_classes and isinstance(self.loss, MaskedCrossEntropy)
-        array = as_numpy(y) if own else None
-        if array is not None and array.dtype.kind in "iu":  # floats: distributions
+        array = known_ints(y) if own else None  # distributions are of floats
+        if array is not None:
             axes = "batch", *self.output_axes["logits"][:-1]
             if array.ndim != len(axes) and array.shape[len(axes) :] != (1,):
                 raise ValueError(

@@ -25,7 +25,7 @@ def as_list(x):
     So is a tensor of TensorFlow's strings.
     """
     if hasattr(x, "numpy") and getattr(x, "dtype", None) == "string":
-        return keras.tree.map_structure(bytes.decode, x.numpy().tolist())
+        return _decoded(x.to_list() if hasattr(x, "to_list") else x.numpy())
     if (
         isinstance(x, (str, collections.abc.Mapping))
         or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
@@ -54,14 +54,35 @@ def _cell(cell):
     return cell.to_list() if hasattr(cell, "to_list") else cell
 
 
-def as_numpy(x):
-    """A numpy array, also of a tensor that has its numbers by now; else `None`."""
-    if isinstance(x, np.ndarray):
-        return x
+def _decoded(x):
+    """Bytes, alone or in nested lists or arrays, as strings."""
+    if not isinstance(x, bytes):
+        return [_decoded(each) for each in x]
     try:
-        return keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else None
-    except (NotImplementedError, TypeError):  # it is traced
+        return x.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"Texts must be UTF-8. Received: {x!r}: {error}.") from error
+
+
+def known_ints(x):
+    """An int array, also of a dense tensor that has its numbers by now; else `None`."""
+    if isinstance(x, np.ndarray):
+        return x if x.dtype.kind in "iu" else None
+    if not keras.ops.is_tensor(x) or hasattr(x, "to_tensor"):  # a ragged one
         return None
+    if "int" not in keras.backend.standardize_dtype(x.dtype):
+        return None
+    try:
+        return keras.ops.convert_to_numpy(x)
+    except (NotImplementedError, RuntimeError, TypeError):  # traced, or elsewhere
+        return None
+
+
+def is_table_of_text(x):
+    """Whether this is a table of pandas or polars with texts among its columns."""
+    if not hasattr(x, "columns") or len(getattr(x, "shape", ())) != 2:
+        return False
+    return np.asarray(x).dtype.kind in "OSU"
 
 
 def kinds(x):

@@ -14,14 +14,15 @@ import numpy as np
 
 from kzoo.tasks.forms import (
     as_list,
-    as_numpy,
     begins_with_text,
     columns_of,
     is_grain,
     is_pair,
+    is_table_of_text,
     is_text,
     is_tf_data,
     kinds,
+    known_ints,
     split,
 )
 from kzoo.tasks.task import Task, out_of_table, smallest_table
@@ -260,7 +261,7 @@ class LearnsText(Task):
             )
         if isinstance(x, np.ndarray) and x.ndim == 2 and is_text(x):
             x = x.tolist()
-        is_table = hasattr(x, "columns")
+        is_table = is_table_of_text(x)
         if is_table or isinstance(x, (list, tuple)) and not is_text(x):
             raise ValueError(
                 f"{self.name} reads a list of strings (or of pairs or lists of them), a"
@@ -313,23 +314,23 @@ class LearnsText(Task):
                 values = np.asarray(values)
             except ValueError:  # rows of several lengths
                 values = np.asarray("")
-        if hasattr(values, "to_tensor"):  # TensorFlow's ragged and sparse ones
+        if hasattr(values, "to_tensor"):  # TensorFlow's ragged ones
             raise ValueError(
                 f"{self.name} reads {name} as an array, padded with "
                 f"{self.config.pad_token_id}. Received: a {type(values).__name__}. "
                 f"Give its to_tensor({self.config.pad_token_id})."
             )
-        array = as_numpy(values)
-        if array is None:
-            return values
-        if array.dtype.kind in "OSU":
+        is_array = isinstance(values, np.ndarray)
+        if is_array and values.dtype.kind in "OSU":
             raise ValueError(
                 f"{self.name} reads {name} as an array of numbers, with rows of one "
-                f"length. Received: {kind or f'an array of {array.dtype}'}. Pad rows "
+                f"length. Received: {kind or f'an array of {values.dtype}'}. Pad rows "
                 f"with {self.config.pad_token_id}; strings go into a list, as x."
             )
         if name in self._signature():
-            self._check_table(name, array)
+            ids = values if is_array else known_ints(values)
+            if ids is not None:
+                self._check_table(name, ids)
         # JAX has no int64, which numpy makes of lists.
         return values.astype("int32") if kind and values.dtype == "int64" else values
 
@@ -366,8 +367,7 @@ class LearnsText(Task):
         Keras would drop weights without targets, and reads no lists beside a dict.
         """
         listed = isinstance(y, list) and isinstance((*y, 0)[0], (list, str, Number))
-        given = listed or as_numpy(y) is not None
-        if isinstance(x, (dict, np.ndarray)) and given:
+        if isinstance(x, (dict, np.ndarray)) and (listed or isinstance(y, np.ndarray)):
             return self._checked_array("targets", y)
         return y
 

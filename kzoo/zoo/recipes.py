@@ -640,9 +640,9 @@ class Recipe:
                 f"{' or '.join(FORMATS[self.task])} for task {self.task!r}",
                 repr(self.data.format),
             )
+        self._check_columns()
         if not 0 <= self.seed < 2**32:
             refuse("seed", "a number in [0, 2**32)", self.seed)
-        self._check_columns()
         self._check_training()
         self._check_evaluation()
         self._check_model()

@@ -320,8 +320,8 @@ class Run:
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
         try:
-            remove_partial(self.out)
             self.task.save_folder(self.out)
+            remove_partial(self.out)  # the former model's, whose place it took
             self.recipe.save(self.out / RECIPE)
             curve = training_curve(self.history, title=self.recipe.name)
             curve.savefig(self.out / CURVE)

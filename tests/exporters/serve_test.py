@@ -97,7 +97,9 @@ def test_infinity_is_a_number_of_json_and_nan_is_no_answer(recipe, tmp_path):
     assert answer == {"y": [0.0, -1e30]}
     answer = client.post("/log", json={"x": [1.0, -1.0]})
     assert answer.status_code == 500
-    assert (
-        answer.json()["detail"]
-        == "The file's y is NaN: its numbers overflow with this input."
-    )
+    said = "The file's y is NaN with this input, as where numbers overflow."
+    assert answer.json()["detail"] == said
+    json = {"Content-Type": "application/json"}
+    answer = client.post("/log", content='{"x": [1.0, NaN]}', headers=json)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "x must be finite. Received: [1.0, nan]"

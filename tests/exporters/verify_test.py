@@ -474,6 +474,14 @@ def test_a_file_that_says_nothing_of_its_model_is_told(tmp_path):
         said = "model.onnx does not say of which labels and model and task it is"
         assert (said in str(verify(path, model))) == told
         assert "other nodes" not in str(verify(path, model))
+    folder = tmp_path / "folder"  # whose config.json says it
+    model.export(folder, format="onnx")
+    file = folder / "forward.onnx"
+    onnx.save(onnx.load_model_from_string(path.read_bytes()), file)
+    (folder / "report.json").unlink()
+    assert "does not say" not in str(verify(folder, model))
+    (folder / "config.json").unlink()
+    assert "forward.onnx does not say of which labels" in str(verify(folder, model))
 
 
 def test_outputs_in_another_order_are_refused(tmp_path):

@@ -80,13 +80,23 @@ def test_tensors_of_strings_are_lists():
     found = model.evaluate(tf.constant(TEXTS), tf.constant(NAMES), verbose=0)
     assert found == model.evaluate(TEXTS, NAMES, verbose=0)
     pairs = np.array(PAIRS[:2])
+    words = tf.ragged.constant([["ab", "c"], ["d"]])
+    tagger = kzoo.TokenClassifier.from_size("tiny", TOKENIZER, labels=["X", "Y"])
+    assert tagger.tag(words) == tagger.tag([["ab", "c"], ["d"]])
+    with pytest.raises(ValueError, match="a list of examples.* Received: 'ab'"):
+        model.classify(tf.constant("ab"))
+    with pytest.raises(ValueError, match=r"must be UTF-8. Received: b'\\xff'"):
+        model.classify(tf.constant([b"ab", b"\xff"]))
     energies = refusing(seq2seq).energy(tf.constant(pairs))
     np.testing.assert_array_equal(energies, refusing(seq2seq).energy(pairs.tolist()))
 
 
 def test_a_table_and_nothing_are_no_examples():
     class Table:  # as of pandas
-        columns, ndim = ["text"], 2
+        columns, ndim, shape = ["text"], 2, (1, 1)
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([["ab"]], object)
 
     for task in map(refusing, (classifier, seq2seq, causal)):
         for verb in (task.fit, task.evaluate, task.predict):
