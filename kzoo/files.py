@@ -26,7 +26,7 @@ def replacing(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     partial = whole.with_name(f".{whole.name}.partial")
     try:
-        with _naming(path, partial):
+        with _naming(path, str(partial)):
             yield partial
             partial.replace(whole)
     finally:
@@ -34,15 +34,12 @@ def replacing(path):
 
 
 @contextlib.contextmanager
-def _naming(path, partial=None):
-    """Errors name the file: a full disk's none, others what is gone in the end."""
+def _naming(path, *others):
+    """Errors name the file where they name none, as a full disk's, or one of others."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (
-            None,
-            partial and str(partial),
-        ):
+        if error.errno is not None and error.filename in (None, *others):
             error.filename = str(path)
         raise
 

@@ -230,7 +230,7 @@ def _train(recipe, folder, out_path):
     if run.resumed:
         note(f"Going on with the training in {out_path}.")
     counted = f"{len(examples):,} training and {len(held_out or ()):,} validation "
-    counted += "texts" if recipe.data.format == "running" else "examples"
+    counted += "texts" if recipe.data.is_running else "examples"
     note(
         f"{counted}, {run.tokenizer.vocabulary_size:,} tokens, "
         f"{run.task.count_params():,} parameters"

@@ -74,7 +74,9 @@ def known_ints(x):
         return None
     try:
         return keras.ops.convert_to_numpy(x)
-    except (NotImplementedError, RuntimeError, TypeError):  # traced, or elsewhere
+    except (NotImplementedError, RuntimeError, TypeError):
+        # It is traced (TensorFlow, JAX, torch's vmap), or parts are on other hosts: no
+        # numbers to look at here, and the model reads it as before.
         return None
 
 
@@ -147,7 +149,7 @@ def columns_of(element):
         if values.dtype.kind == "f" and values.ndim == 2 and values.shape[1] > 1:
             return list(values)  # distributions, or vectors
         values = np.ravel(values).tolist()
-        return [v.decode("utf-8") if isinstance(v, bytes) else v for v in values]
+        return [_decoded(v) if isinstance(v, bytes) else v for v in values]
 
     parts = element if isinstance(element, tuple) else (element,)
     return [column(part) for part in parts]

@@ -202,13 +202,13 @@ def answers(task, recipe, examples):
     x, y = inputs_and_targets(recipe, examples)
     if recipe.task == "seq2seq_lm":
         return task.generate(x, **options)
-    if recipe.task == "causal_lm" and recipe.data.format == "running":
+    if recipe.task == "causal_lm" and recipe.data.is_running:
         return _running_nats(task, recipe, x[0], **options)
     if recipe.task == "causal_lm":
         tokens = [len(row) - 1 for row in task.encode_examples(x)["token_ids"]]
         return np.stack([task.energy(x, **options), tokens], axis=1).astype("float64")
     if recipe.task == "masked_lm":
-        if recipe.data.format == "running":
+        if recipe.data.is_running:
             x = stretches(task, x, recipe.training.length)
         return task.guesses(x, **options)
     if recipe.task == "text_classifier":
@@ -460,7 +460,7 @@ def _language(recipe, examples, nats_and_tokens):
     character and a word, the `<eos>` of Merity et al., 2016,
     https://arxiv.org/abs/1609.07843; other words are what white space separates.
     """  # noqa: D205  one sentence
-    running = recipe.data.format == "running"
+    running = recipe.data.is_running
     nats, tokens = np.asarray(nats_and_tokens, "float64").T
     characters = sum(map(len, examples)) + (0 if running else len(examples))
     lines = examples[0].count("\n") if running else len(examples)

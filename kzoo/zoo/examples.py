@@ -174,7 +174,7 @@ def _part(recipe, folder, part):
     out = recipe.data.hold_out
     if out is None:
         return examples
-    whole = examples[0] if recipe.data.format == "running" else examples
+    whole = examples[0] if recipe.data.is_running else examples
     shares = {"validation": out.validation, "test": out.test}
     most = len(whole) if out.at_most is None else out.at_most
     if out.by == "hash":
@@ -211,7 +211,7 @@ def _part(recipe, folder, part):
                 "files instead, or hold out none."
             )
     found = parts[part]
-    return [found] if recipe.data.format == "running" else found
+    return [found] if recipe.data.is_running else found
 
 
 def _read(recipe, folder, part, source):
@@ -228,7 +228,7 @@ def _read(recipe, folder, part, source):
     options = dict(split=source.split, extra_columns=data.extra_columns)
     if data.format in ("text", "running"):
         column = columns[0] if columns else None
-        whole = data.format == "running"
+        whole = data.is_running
         examples = load_texts(files[0], column=column, whole=whole, **options)
         return [_prepared(data, text) for text in examples]
     if data.format == "parallel":

@@ -217,7 +217,7 @@ class Data:
             refuse("[data] test.validation", "another name beside validation", "it")
         if "" in self.replace:
             refuse("[data] replace", "no empty text", self.replace)
-        if self.format == "running" and self.hold_out and held_out.by != "end":
+        if self.is_running and self.hold_out and held_out.by != "end":
             refuse("[data.hold_out] by", '"end" with running text', repr(held_out.by))
         number = 2 if self.format == "parallel" else 1
         for key, source in (
@@ -235,6 +235,11 @@ class Data:
             refuse("[data] columns", "different ones", list(self.columns))
         if self.columns and self.format in ("parallel", "running"):
             refuse("[data] columns", f"none with format {self.format!r}", self.columns)
+
+    @property
+    def is_running(self):
+        """Whether a file is one text."""
+        return self.format == "running"
 
     @property
     def files(self):
@@ -658,7 +663,7 @@ class Recipe:
             )
 
     def _check_training(self):
-        training, running = self.training, self._runs
+        training, running = self.training, self.data.is_running
         if (training.length is not None) != running:
             refuse("[training] length", "running text, which needs it", training.length)
         reads = self.task not in ("causal_lm", "masked_lm")
@@ -715,7 +720,7 @@ class Recipe:
                 sorted(measures - {*MEASURES[self.task]}),
             )
         known = list(_OPTIONS.get(self.task, ("batch_size",)))
-        known += ["stride"] if self._runs and self.task == "causal_lm" else []
+        known += ["stride"] if self.data.is_running and self.task == "causal_lm" else []
         others = self.evaluation.options.keys() - {*known}
         if others:
             refuse("[evaluation.options]", f"some of {sorted(known)}", sorted(others))
@@ -762,11 +767,6 @@ class Recipe:
         """Numbers or names of the columns that are read, or `None`."""
         default = (0, 1) if self.data.format == "columns" else None
         return self.data.columns or default
-
-    @property
-    def _runs(self):
-        """Whether a file is one text."""
-        return self.data.format == "running"
 
     @property
     def embeds(self):

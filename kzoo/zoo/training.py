@@ -380,7 +380,7 @@ class Run:
     def _training_batches(self):
         """The batches, and how many are an epoch."""
         recipe, training, task = self.recipe, self.recipe.training, self.task
-        if recipe.data.format == "running":
+        if recipe.data.is_running:
             batches = RandomStretches(
                 self._ids(self._examples),
                 training.length,
@@ -441,7 +441,7 @@ class Run:
     def _validation_batches(self):
         if self._held_out is None:
             return None
-        if self.recipe.data.format != "running":
+        if not self.recipe.data.is_running:
             try:
                 features = self.task.encode_examples(*self._pairs(self._held_out))
             except ValueError as error:
