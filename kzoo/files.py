@@ -9,6 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+_LONGEST = 240  # bytes of a name that "." and ".partial" come around
+
 
 @contextlib.contextmanager
 def replacing(path):
@@ -24,7 +26,8 @@ def replacing(path):
     whole = Path(os.path.realpath(path))
     if whole.is_symlink():  # links that lead to one another
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    partial = whole.with_name(f".{whole.name}.partial")
+    name = os.fsencode(whole.name)[:_LONGEST].decode(errors="ignore")
+    partial = whole.with_name(f".{name}.partial")
     try:
         with _naming(path, str(partial)):
             yield partial
@@ -42,6 +45,19 @@ def _naming(path, *others):
         if error.errno is not None and error.filename in (None, *others):
             error.filename = str(path)
         raise
+
+
+def make_folder(folder):
+    """Makes a folder and those that it is in, where they are not there yet.
+
+    Raises:
+        FileNotFoundError: ".." follows one that is not there. Nothing was found at such
+            a path, and when that folder is made, it may lead to what stands elsewhere.
+    """
+    for path in (folder, *folder.parents):
+        if path.name == os.pardir and not path.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path, text):
@@ -95,7 +111,7 @@ def beside(path):
     error names a file where it would have been in the end.
     """
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=path.parent))
     except OSError as error:

@@ -21,7 +21,7 @@ from kzoo.cli.console import (
     out,
     progress,
 )
-from kzoo.files import write_json
+from kzoo.files import make_folder, write_json
 
 HELP = """
 See all of kzoo at work in about two minutes, without a network.
@@ -138,7 +138,7 @@ def _prepare(out_path):
             shutil.rmtree(out_path / name, ignore_errors=True)
         for name in ("attention.png", "curve.png"):
             (out_path / name).unlink(missing_ok=True)
-    out_path.mkdir(parents=True, exist_ok=True)
+    make_folder(out_path)
     write_json(out_path / _SUMMARY, {"finished": False})
 
 

@@ -44,6 +44,8 @@ def check_file(option, path):
     """
     if path.is_dir():
         raise Failure(f"{option} {path}: expected a file. Received: a folder.")
+    if not path.parent.is_dir():  # also where ".." would lead out of it again
+        raise Failure(f"{option} {path}: there is no folder {path.parent}.")
     stands = path.exists() and not path.is_file()  # a pipe or a device: written as such
     into = path if stands else path.resolve().parent
     if not (stands or into.is_dir()):  # a link may lead to one that is not there

@@ -27,6 +27,7 @@ _OTHER_NODES = (
     "another version: what they compute was compared by the cases alone."
 )
 _SILENT = "{} does not say of which {} it is, so that this was not compared."
+_UNREPORTED = "{} has no {}: whether a file was lost or changed was not looked at."
 # Fields of a config of which two values are never the same model; most others follow
 # from one another, or are read with some values of others alone.
 _TELLING = (
@@ -78,6 +79,9 @@ def verify(path, task, inputs=None):
     check_model(task)
     said = said_of(path)
     _check_whole(path, said)
+    silences = []
+    if path.is_dir() and "sha256" not in said:
+        silences.append(_UNREPORTED.format(path, REPORT))
     text, format = said.get("text", False), "onnx"
     if (path / genai.CONFIG).is_file():
         format = "genai"
@@ -105,7 +109,7 @@ def verify(path, task, inputs=None):
             f"{path} holds nothing that {task.name} offers. Received: functions="
             f"{sorted(said['functions'])}."
         )
-    mode, paths, heads, silences = None, {}, {}, []
+    mode, paths, heads = None, {}, {}
 
     def session_of(name):
         return opened.get(paths[name]) or onnx.open_session(paths[name])
@@ -121,7 +125,7 @@ def verify(path, task, inputs=None):
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
     else:
-        silences = _silence(path, beside, task)
+        silences += _silence(path, beside, task)
     with lora_merged(task):
         matrices, graphs = _emitted(functions, heads, task, mode)
     own, notes, reports = [], [], []

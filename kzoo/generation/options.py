@@ -50,7 +50,7 @@ RANGES = {
     "beams": (1, _MOST_BEAMS),
     "num_return_sequences": (1, None),
     "length_penalty": (-5.0, 5.0),  # beyond, powers of lengths leave float32
-    "temperature": (0.0, _LARGEST),
+    "temperature": (0.0, 1e30),  # beyond, not every runtime tells scores apart
     "top_k": (0, None),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),

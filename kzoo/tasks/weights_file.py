@@ -10,7 +10,7 @@ import numpy as np
 
 from kzoo.checkpoints import safetensors_file
 from kzoo.checkpoints.stored import copy, numpy_dtype
-from kzoo.files import replacing
+from kzoo.files import make_folder, replacing
 from kzoo.layers.blank import fill
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -32,7 +32,7 @@ def write_safetensors(path, variables, metadata=None, dtype=None):
     if dtype not in (None, *DTYPES):
         raise ValueError(f"dtype must be None or one of {DTYPES}. Received: {dtype!r}.")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     tensors = {name: stored(variable) for name, variable in variables.items()}
     if dtype is not None:
         tensors = {

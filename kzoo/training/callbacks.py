@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from numpy.lib import format as npy_format
 
-from kzoo.files import replacing, write_json
+from kzoo.files import make_folder, replacing, write_json
 
 # Last words of measures' names: Keras's, and those of the tasks' `score`.
 _LOWER_IS_BETTER = {
@@ -79,6 +79,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
             self._seed = int(torch.randint(2**31, ()))
         if not self.path.exists():
+            make_folder(self.path.parent)  # at the end of an epoch it is too late
             return
         model = self.model
         with _open_arrays(self.path) as (meta, read):
@@ -177,6 +178,10 @@ class CheckpointAverage(keras.callbacks.Callback):
         self.folder = Path(folder)
         self.last = last
 
+    def on_train_begin(self, logs=None):
+        """Makes the folder: at the end of an epoch it is too late."""
+        make_folder(self.folder)
+
     def on_epoch_end(self, epoch, logs=None):
         """Writes this epoch's weights and removes those no longer needed."""
         _write_arrays(
@@ -268,6 +273,10 @@ class BestEpoch(keras.callbacks.Callback):
             )
         self.path, self.measure, self.mode = Path(path), measure, mode
 
+    def on_train_begin(self, logs=None):
+        """Makes the folder: at the end of an epoch it is too late."""
+        make_folder(self.path.parent)
+
     def on_epoch_end(self, epoch, logs=None):
         """Writes the weights if this epoch is the best."""
         if self.measure not in (logs or {}):
@@ -331,6 +340,7 @@ class EpochHistory(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Looks at what earlier epochs left: at the end of one it is too late."""
+        make_folder(self.path.parent)
         self._read()
 
     def _read(self):
@@ -357,7 +367,7 @@ class EpochHistory(keras.callbacks.Callback):
         measures = {name: float(value) for name, value in (logs or {}).items()}
         rows = [row for row in self._read() if row["epoch"] <= epoch]
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         write_json(self.path, rows)
 
 
@@ -380,7 +390,7 @@ def _describe(variables):
 
 def _write_arrays(path, variables, meta):
     """Writes the file beside `path`, one variable in memory at a time, and renames."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     meta = {**meta, "variables": _describe(variables)}
     with replacing(path) as partial, partial.open("wb") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

@@ -173,17 +173,26 @@ def target_ids(y_true, logits, ignore_id):
         first = ops.cast(y_true[..., 0], "int32")
         best = ops.cast(ops.argmax(y_true, axis=-1), "int32")
         return ops.where(y_true[..., 0] < 0, first, best)
-    rank = _rank(y_true)
-    if rank is None or (rank == len(logits.shape) and y_true.shape[-1] in (1, None)):
-        return ops.reshape(y_true, ops.shape(logits)[:-1])
-    if rank != len(logits.shape) - 1:
+    rank, axes = _rank(y_true), len(logits.shape) - 1
+    in_column = rank == axes + 1 and y_true.shape[-1] in (1, None)
+    if rank is not None and not (
+        (rank == axes or in_column)
+        and _may_equal(y_true.shape[:axes], logits.shape[:axes])
+    ):
         raise ValueError(
             "Targets are ids, one for each row of logits, or distributions, floats "
             "with one for each logit. "
             f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
             f"{tuple(logits.shape)}."
         )
+    if rank is None or in_column:
+        return ops.reshape(y_true, ops.shape(logits)[:-1])
     return y_true
+
+
+def _may_equal(shape, other):
+    """Whether two shapes of one length are the same, as far as they are known."""
+    return all(a == b or None in (a, b) for a, b in zip(shape, other, strict=True))
 
 
 def _rank(x):
@@ -527,6 +536,9 @@ def token_weights(y_true, ignore_id, sample_weight=None):
 
     Returns:
         float32 (B, T).
+
+    Raises:
+        ValueError: `sample_weight` has another shape.
     """
     if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
         y_true = ops.reshape(y_true, (-1,))
@@ -539,7 +551,14 @@ def token_weights(y_true, ignore_id, sample_weight=None):
             sample_weight = ops.reshape(sample_weight, (ops.shape(weights)[0], -1))
         if len(sample_weight.shape) > len(weights.shape):  # (B, 1) for targets (B,)
             sample_weight = ops.reshape(sample_weight, ops.shape(weights))
+        given = tuple(sample_weight.shape)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = ops.expand_dims(sample_weight, -1)
+        whole = (1 if b == 1 else a for a, b in zip(weights.shape, sample_weight.shape))
+        if not _may_equal(tuple(whole), sample_weight.shape):
+            raise ValueError(
+                "sample_weight is float (B,), (B, 1) or of the targets' shape. "
+                f"Received: shape {given} for targets of shape {tuple(weights.shape)}."
+            )
         weights = weights * sample_weight
     return weights

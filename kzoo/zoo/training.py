@@ -23,7 +23,7 @@ import numpy as np
 
 from kzoo import tasks
 from kzoo.data import RandomStretches, are_vectors
-from kzoo.files import remove_partial, replacing, write_json
+from kzoo.files import make_folder, remove_partial, replacing, write_json
 from kzoo.plots import training_curve
 from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
@@ -551,7 +551,7 @@ def _locked(folder):
     Raises:
         OtherTraining: another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lock = filelock.FileLock(
         folder / "lock", timeout=0, thread_local=False, is_singleton=True
     )

@@ -77,6 +77,12 @@ def test_files_are_read_and_written(run, translator, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
 
 
+def test_a_name_may_be_as_long_as_the_file_system_takes(run, translator, tmp_path):
+    path = tmp_path / ("é" * 123 + "a.txt")  # of 251 bytes
+    assert run("translate", translator, "the house", "-o", path).exit_code == 0
+    assert path.read_text() and [*tmp_path.iterdir()] == [path]
+
+
 def test_a_pipe_and_a_link_stay_what_they_are(run, translator, tmp_path):
     pipe, real, link = (tmp_path / name for name in ("pipe", "real", "link"))
     os.mkfifo(pipe)
@@ -165,6 +171,10 @@ def test_what_cannot_be_read_is_refused(run, refused, translator, tmp_path):
         "translate", translator, "abc", "-o", tmp_path / "no" / "out.txt"
     )
     assert "is read" in refused("translate", translator, "-i", bad, "-o", bad)
+    same = tmp_path / "no" / ".." / bad.name  # where nothing is, for want of "no"
+    before = bad.read_bytes()
+    assert "no folder" in refused("translate", translator, "-i", bad, "-o", same)
+    assert bad.read_bytes() == before
     weights = translator / "model.safetensors"
     before = weights.read_bytes()
     message = refused("translate", translator, "a", "-o", weights)

@@ -374,6 +374,19 @@ def test_a_null_ends_no_text_silently(tmp_path, quick, trained):
         session.run(None, {"text": np.array(["fine", "a\0b"], object)})
 
 
+def test_a_name_that_the_operator_knows_is_text(tmp_path, quick, trained):
+    """GPT-2's end of a text: in what a user writes it ends and begins nothing."""
+    model = make(kzoo.TextClassifier, trained("bpe"), labels=["a", "b"], max_length=24)
+    name, path = "<|endoftext|>", tmp_path / "model.onnx"
+    model.export(path, format="onnx", text=True)
+    texts = ["man {} rides", "{}", "", "{0}{0} a{0}", "a" + " {0}" * 9]
+    texts = [text.format(name) for text in texts]
+    expected = model.classify(texts, return_probabilities=True)
+    label, found = session_of(path).run(None, {"text": np.array(texts, object)})
+    assert label.tolist() == expected[0]
+    np.testing.assert_allclose(found, expected[1], atol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["a\x85b", " \x85a", "a\0b"])
 def test_what_byte_level_pairs_would_read_otherwise_is_refused(
     tmp_path, quick, trained, text

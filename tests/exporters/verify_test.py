@@ -476,10 +476,13 @@ def test_a_file_that_says_nothing_of_its_model_is_told(tmp_path):
         assert "other nodes" not in str(verify(path, model))
     folder = tmp_path / "folder"  # whose config.json says it
     model.export(folder, format="onnx")
+    assert "has no report.json" not in str(verify(folder, model))
     file = folder / "forward.onnx"
     onnx.save(onnx.load_model_from_string(path.read_bytes()), file)
     (folder / "report.json").unlink()
-    assert "does not say" not in str(verify(folder, model))
+    said = str(verify(folder, model))
+    assert "does not say" not in said
+    assert "folder has no report.json: whether a file was lost or changed" in said
     (folder / "config.json").unlink()
     assert "forward.onnx does not say of which labels" in str(verify(folder, model))
 

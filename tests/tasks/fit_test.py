@@ -369,6 +369,38 @@ def test_held_out_batches_are_as_those_of_the_training():
 # Refusals.
 
 
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_what_ends_a_method_leaves_the_weights(method):
+    """On JAX Keras keeps them elsewhere while it runs, and an error lost them."""
+    model = compiled(causal(), optimizer=keras.optimizers.SGD(0.0))
+    rows = {"token_ids": np.tile(np.arange(1, 7, dtype="int32"), (8, 1))}
+    before = model.predict(rows, verbose=0)
+
+    class Interrupting(keras.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if self.batches == 2:
+                raise KeyboardInterrupt
+
+        on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
+    fitting = [] if method == "predict" else [rows["token_ids"]]
+    options = dict(batch_size=2, verbose=0)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model, method)(rows, *fitting, callbacks=[Interrupting()], **options)
+    np.testing.assert_array_equal(model.predict(rows, verbose=0), before)
+    if fitting:
+        model = compiled(model, optimizer=keras.optimizers.SGD(0.0))
+        with pytest.raises(ValueError, match="Targets are ids"):
+            getattr(model, method)(rows, fitting[0][:, :5], **options)
+    else:
+        with pytest.raises(ValueError, match="token_ids"):
+            model.predict({"others": rows["token_ids"]}, verbose=0)
+    np.testing.assert_array_equal(model.predict(rows, verbose=0), before)
+
+
 def test_what_cannot_be_read_is_refused():
     with pytest.raises(ValueError, match="no tokenizer"):
         compiled(seq2seq(None), eager=True).fit(WORDS, WORDS)

@@ -13,8 +13,16 @@ import numpy as np
 import pytest
 
 import kzoo
+from kzoo.exporters import ExportError
 from kzoo.files import replacing, write_text
 from kzoo.tasks import load_task
+from kzoo.training import (
+    BestEpoch,
+    CheckpointAverage,
+    EpochHistory,
+    ResumableCheckpoint,
+)
+from kzoo.zoo.training import _locked
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
 REPOSITORY = Path(__file__).parents[2]
@@ -356,6 +364,37 @@ def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
         write_text(tmp_path / "a", "in a circle")
     with pytest.raises(IsADirectoryError):
         write_text(tmp_path / "folder", "no file")
+
+
+def test_no_path_leads_out_of_a_folder_that_is_missing(tmp_path):
+    """Nothing is found there, and with that folder something else is replaced."""
+    task, stands = causal(), tmp_path / "model"
+    task.save_folder(stands)
+    (stands / "model.onnx").write_text("an export")
+    kept = {path.name: path.read_bytes() for path in stands.iterdir()}
+    lost = tmp_path / "no" / ".." / "model"
+    for write in (
+        lambda: task.save_folder(lost),
+        lambda: task.save_safetensors(lost / "model.safetensors"),
+        lambda: task.export(lost / "model.onnx", format="onnx"),
+        lambda: _locked(lost),
+    ):
+        with pytest.raises((OSError, ExportError), match=r"No such file.*no/\.\."):
+            write()
+    for callback in (
+        ResumableCheckpoint(lost / "model.onnx"),
+        CheckpointAverage(lost),
+        BestEpoch(lost / "best.npz", "loss"),
+        EpochHistory(lost / "config.json"),
+    ):
+        callback.set_model(task)
+        with pytest.raises(OSError, match=r"No such file.*no/\.\."):
+            callback.on_train_begin()
+    assert {path.name: path.read_bytes() for path in stands.iterdir()} == kept
+    assert [*tmp_path.iterdir()] == [stands]
+    inside = stands / ".." / "new" / "model"  # a folder that is there
+    task.save_folder(inside)
+    assert (tmp_path / "new" / "model" / "config.json").is_file()
 
 
 def test_an_error_keeps_its_words_and_has_a_name_where_it_lacks_one(tmp_path):

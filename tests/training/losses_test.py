@@ -149,6 +149,23 @@ def test_sample_weights_weigh_tokens(shape):
     )
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (2, 4), (3,), (6,), (2, 3, 2)])
+def test_targets_of_another_shape_are_named(shape):
+    """Backends would say what they were doing, or broadcast."""
+    message = r"Targets are ids.* Received: targets of shape .* \(2, 3, 5\)"
+    with pytest.raises(ValueError, match=message):
+        MaskedCrossEntropy()(np.ones(shape, "int32"), np.zeros((2, 3, 5), "float32"))
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3,), (3, 3), (1, 4)])
+def test_weights_of_another_shape_are_named(shape):
+    loss, logits = MaskedCrossEntropy(), np.zeros((2, 3, 5), "float32")
+    with pytest.raises(
+        ValueError, match=r"sample_weight is .* targets of shape \(2, 3"
+    ):
+        loss(np.ones((2, 3), "int32"), logits, np.ones(shape, "float32"))
+
+
 def test_large_logits_do_not_overflow():
     logits = np.array([[[1e4, 0.0, -1e4], [3e38, 0.0, 0.0]]], "float32")
     loss = float(MaskedCrossEntropy()(np.array([[1, 0]]), logits))

@@ -69,7 +69,10 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text):
-        """Ids as `tokenizer.encode` gives them: string (B,) to int and bool (B, T)."""
+        """Ids as `tokenizer.encode` gives them: string (B,) to int and bool (B, T).
+
+        They are where the mask is true, in this order; there may be gaps.
+        """
 
     @abc.abstractmethod
     def _text(self, ids, kept):

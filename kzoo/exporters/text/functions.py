@@ -214,7 +214,8 @@ def _cut(parts, task):
     if task._limit is None:
         return parts
     room = task._limit - sum(map(len, task.template.around(len(parts))))
-    lengths = [ops.sum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
+    counts = [ops.cumsum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
+    lengths = [ops.max(count, axis=1) for count in counts]
     if len(parts) == 1:
         allowed = [lengths[0] * 0 + room]
     else:
@@ -222,8 +223,8 @@ def _cut(parts, task):
         first = ops.minimum(lengths[0], least)
         allowed = [first, room - first]
     return [
-        (ids, mask & (_columns(ids) < ops.expand_dims(most, 1)))
-        for (ids, mask), most in zip(parts, allowed)
+        (ids, mask & (count <= ops.expand_dims(most, 1)))
+        for (ids, mask), count, most in zip(parts, counts, allowed)
     ]
 
 
@@ -245,10 +246,6 @@ def _joined(rows):
 
 def _ordered(rows, order):
     return ops.take_along_axis(_joined(rows), order, axis=1)
-
-
-def _columns(ids):
-    return ops.expand_dims(ops.arange(ops.dim(ids, 1)), 0)
 
 
 def _shaped(text, shape):

@@ -274,19 +274,7 @@ def word_pieces(text, vocabulary, unknown, prefix, longest):
 
 @word_pieces.emits
 def _(graph, text, vocabulary, unknown, prefix, longest):
-    words, _ = graph.node(
-        "StringSplit",
-        _without(graph, text, "\0"),
-        delimiter=" ",
-        shape=[(text.shape[0], None), text.shape],
-        dtype=["string", "int64"],
-    )
-    # One column more, so that there is one; an empty word has no pieces.
-    empty = graph.node(
-        "Gather", _strings(graph, ""), ops.full((ops.dim(text, 0), 1), 0, "int32")
-    )
-    empty.shape = (text.shape[0], 1)
-    words = ops.concatenate([words, empty], axis=1)
+    words, _ = _split(graph, _without(graph, text, "\0"), " ")
     width = ops.dim(words, 1)
     words = ops.reshape(words, (-1,))
     count = ops.dim(words, 0)
@@ -334,24 +322,38 @@ def byte_pairs(text, vocabulary, merges, refused):
         refused: the characters that end the run in an error.
 
     Returns:
-        int (B, T), and bool (B, T) where an id is.
+        int (B, T), and bool (B, T) where an id is, with gaps.
     """
     raise NotImplementedError("TensorFlow has no operator for it.")  # see `codec_of`
 
 
 @byte_pairs.emits
 def _(graph, text, vocabulary, merges, refused):
+    # The operator takes this name for a special token, which in a text it is not. Two
+    # words meet within it, so that its halves are read as in one text.
+    first, second = "<|", "endoftext|>"
+    parts, count = _split(graph, _without(graph, text, refused), first + second)
+    width = ops.dim(parts, 1)
+    place, last = ops.expand_dims(ops.arange(width), 0), ops.expand_dims(count, 1) - 1
+    follows, goes_on = (place > 0) & (place <= last), place < last
+    before, after = (
+        picked(["", half], ops.cast(where, "int32"))
+        for half, where in ((second, follows), (first, goes_on))
+    )
+    parts = graph.node("StringConcat", before, parts, shape=parts.shape)
+    parts = graph.node("StringConcat", parts, after, shape=parts.shape)
     ids, mask = graph.node(
         "GPT2Tokenizer",
-        _without(graph, text, refused),
+        ops.reshape(parts, (-1,)),
         domain=EXTENSIONS,
         vocab=json.dumps(vocabulary),
         merges="\n".join(" ".join(pair) for pair in merges),
         padding_length=-1,  # to the longest
-        shape=[(text.shape[0], None)] * 2,
+        shape=[(None, None)] * 2,
         dtype=["int64", "int64"],
     )
-    return ids, mask > 0
+    shape = (ops.dim(text, 0), width * ops.dim(ids, 1))
+    return ops.reshape(ids, shape), ops.reshape(mask > 0, shape)
 
 
 @op
@@ -481,6 +483,22 @@ def _strings(graph, *strings):
     return graph.node(
         "Constant", shape=(len(strings),), dtype="string", value_strings=list(strings)
     )
+
+
+def _split(graph, text, delimiter):
+    """Parts of texts, string (B, W), and how many each has, at most W - 1, int (B,)."""
+    parts, count = graph.node(
+        "StringSplit",
+        text,
+        delimiter=delimiter,
+        shape=[(text.shape[0], None), text.shape],
+        dtype=["string", "int64"],
+    )
+    # One column more, so that there is one.
+    rows = ops.full((ops.dim(text, 0), 1), 0, "int32")
+    empty = graph.node("Gather", _strings(graph, ""), rows)
+    empty.shape = (text.shape[0], 1)
+    return ops.concatenate([parts, empty], axis=1), count
 
 
 def _characters(graph, text):

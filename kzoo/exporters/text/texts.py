@@ -27,6 +27,8 @@ HARD = (
     "a\x00b",
     "\u00a0\u2003\u3000x\u2028y\u2029z\u200bw\ufeffv\u00ad",
     "<s> </s> <unk> <pad> <mask> [CLS] ##a ▁a <0x41>",
+    "<|endoftext|>a b<|endoftext|><|endoftext|> !<|endoftext|>! <|ENDOFTEXT|>",
+    " <|endoftext|> <|endoftext <|<|endoftext|>|> <|im_start|> [SEP] \n<|endoftext|>",
     "\ufffd \ud7ff\ue000 \ufdd0 \U0010fffd \u0378",
     "𝒜𝓑𝒞 𐍈 ＦＵＬＬ ｶﾀｶﾅ",
     "x" * 100 + " " + "y" * 101,
