@@ -141,6 +141,7 @@ def checkpoint(request, tmp_path_factory):
     return name, folder, task, golden, described
 
 
+@pytest.mark.usefixtures("eager")
 def test_logits_and_tokens_equal_those_of_transformers(checkpoint):
     name, _, task, golden, described = checkpoint
     row = ROWS[name]
