@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_LONGEST = 240  # bytes of a name that "." and ".partial" come around
+_LONGEST = 240  # bytes of a name beside which "." and ".partial" have room
 
 
 @contextlib.contextmanager
@@ -23,11 +23,14 @@ def replacing(path):
         with _naming(path):
             yield path
         return
+    _refuse_missing(path.parent)
     whole = Path(os.path.realpath(path))
     if whole.is_symlink():  # links that lead to one another
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    name = os.fsencode(whole.name)[:_LONGEST].decode(errors="ignore")
-    partial = whole.with_name(f".{name}.partial")
+    name = os.fsencode(whole.name)
+    if len(name) > _LONGEST:
+        name = hashlib.sha256(name).hexdigest().encode()
+    partial = whole.with_name(f".{os.fsdecode(name)}.partial")
     try:
         with _naming(path, str(partial)):
             yield partial
@@ -55,9 +58,14 @@ def make_folder(folder):
             a path, and when that folder is made, it may lead to what stands elsewhere.
     """
     for path in (folder, *folder.parents):
-        if path.name == os.pardir and not path.exists():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if path.name == os.pardir:
+            _refuse_missing(path)
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def _refuse_missing(folder):
+    if not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def write_text(path, text):

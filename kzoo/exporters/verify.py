@@ -27,7 +27,7 @@ _OTHER_NODES = (
     "another version: what they compute was compared by the cases alone."
 )
 _SILENT = "{} does not say of which {} it is, so that this was not compared."
-_UNREPORTED = "{} has no {}: whether a file was lost or changed was not looked at."
+_UNREPORTED = "{} has no {} with hashes: whether files were changed was not looked at."
 # Fields of a config of which two values are never the same model; most others follow
 # from one another, or are read with some values of others alone.
 _TELLING = (

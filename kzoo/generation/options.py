@@ -89,7 +89,8 @@ class SearchOptions:
         early_stopping: whether a prompt is done when `beams` sequences have ended, or
             else when none that runs can score better any more.
         temperature: above 0, with one beam, each token is drawn from
-            softmax(logits / temperature); at 0 it is the most probable one.
+            softmax(logits / temperature), at most 1e30; at 0 it is the most probable
+            one.
         top_k: draws among so many most probable tokens; 0 for all.
         top_p: draws among the fewest tokens with so much probability together.
         min_p: draws among tokens at least so probable, as a share of the first's.

@@ -1,6 +1,5 @@
 """The one stack: token ids to hidden states, with or without a cache."""
 
-import contextlib
 import functools
 import operator
 import os
@@ -18,9 +17,12 @@ from kzoo.layers.positions import (
     rotary_angles,
     sinusoidal_positions,
 )
+from kzoo.models.jax_state import KeepsState
+
+_BASES = {"jax": (KeepsState,)}.get(keras.backend.backend(), ())
 
 
-class Model(Emits, keras.Model):
+class Model(Emits, *_BASES, keras.Model):
     """Base of kzoo's models.
 
     Keras casts floats to the compute dtype before a call. Here they may be ids, of
@@ -30,32 +32,6 @@ class Model(Emits, keras.Model):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.autocast = False
-
-    def evaluate(self, *args, **kwargs):
-        """Keras's `evaluate`; the weights stay, whatever ends it."""
-        with self._synced():
-            return super().evaluate(*args, **kwargs)
-
-    def predict(self, *args, **kwargs):
-        """Keras's `predict`; the weights stay, whatever ends it."""
-        with self._synced():
-            return super().predict(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def _synced(self):
-        """On JAX an error leaves the variables their last values, as `fit` does."""
-        try:
-            yield
-        finally:
-            if hasattr(self, "jax_state_sync"):
-                self.jax_state_sync()
-
-    def _purge_model_variables(self, **_):
-        """On JAX Keras's trainer takes the values out of the variables for an epoch.
-
-        Here they stay: where the first step failed, the model had no weights any more.
-        It takes no memory, for a compiled step is given theirs.
-        """
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Reads what `save_weights` wrote, as Keras does.

@@ -195,6 +195,12 @@ def _may_equal(shape, other):
     return all(a == b or None in (a, b) for a, b in zip(shape, other, strict=True))
 
 
+def _spreads(shape, other):
+    """Whether a shape is another one, but for axes of 1, as far as they are known."""
+    whole = (1 if a == 1 else b for a, b in zip(shape, other))
+    return len(shape) == len(other) and _may_equal(tuple(whole), shape)
+
+
 def _rank(x):
     """How many axes there are; `None` where TensorFlow does not know."""
     shape = x.shape if hasattr(x, "shape") else np.shape(x)
@@ -549,15 +555,14 @@ def token_weights(y_true, ignore_id, sample_weight=None):
         if getattr(sample_weight.shape, "rank", 0) is None:
             # TensorFlow, once a model was given both weights of rows and of tokens.
             sample_weight = ops.reshape(sample_weight, (ops.shape(weights)[0], -1))
-        if len(sample_weight.shape) > len(weights.shape):  # (B, 1) for targets (B,)
-            sample_weight = ops.reshape(sample_weight, ops.shape(weights))
-        given = tuple(sample_weight.shape)
+        given, axes = tuple(sample_weight.shape), len(weights.shape)
+        if len(given) > axes and not {*given[axes:]} - {1, None}:  # (B, 1) for (B,)
+            sample_weight = ops.squeeze(sample_weight, tuple(range(axes, len(given))))
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = ops.expand_dims(sample_weight, -1)
-        whole = (1 if b == 1 else a for a, b in zip(weights.shape, sample_weight.shape))
-        if not _may_equal(tuple(whole), sample_weight.shape):
+        if not _spreads(sample_weight.shape, weights.shape):
             raise ValueError(
-                "sample_weight is float (B,), (B, 1) or of the targets' shape. "
+                "sample_weight is of the targets' shape, with fewer axes or some of 1. "
                 f"Received: shape {given} for targets of shape {tuple(weights.shape)}."
             )
         weights = weights * sample_weight

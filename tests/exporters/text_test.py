@@ -387,6 +387,24 @@ def test_a_name_that_the_operator_knows_is_text(tmp_path, quick, trained):
     np.testing.assert_allclose(found, expected[1], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bpe", "character", "wordpiece", "unigram"])
+def test_a_pair_may_have_an_empty_side(tmp_path, quick, trained, name):
+    """In all of a batch: no row of it has a token of that side."""
+    model = make(kzoo.TextClassifier, trained(name), labels=["a", "b"], max_length=12)
+    report = model.export(tmp_path / "model", format="onnx", text=True)
+    cases = {c["case"] for c in report.checks if c["function"] == "forward_pairs"}
+    assert {"first is empty", "second is empty"} <= cases
+    session = session_of(tmp_path / "model" / "forward_pairs.onnx")
+    long = "A man rides a bike on the road and rides and rides"
+    for first, second in (([long], [""]), (["", ""], [long, "a"]), ([""], [""])):
+        feed = {"first": np.array(first, object), "second": np.array(second, object)}
+        label, found = session.run(["label", "probabilities"], feed)
+        pairs = list(zip(first, second))
+        expected, values = model.classify(pairs, return_probabilities=True)
+        assert label.tolist() == expected
+        np.testing.assert_allclose(found, values, atol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["a\x85b", " \x85a", "a\0b"])
 def test_what_byte_level_pairs_would_read_otherwise_is_refused(
     tmp_path, quick, trained, text

@@ -482,7 +482,7 @@ def test_a_file_that_says_nothing_of_its_model_is_told(tmp_path):
     (folder / "report.json").unlink()
     said = str(verify(folder, model))
     assert "does not say" not in said
-    assert "folder has no report.json: whether a file was lost or changed" in said
+    assert "folder has no report.json with hashes: whether files were changed" in said
     (folder / "config.json").unlink()
     assert "forward.onnx does not say of which labels" in str(verify(folder, model))
 

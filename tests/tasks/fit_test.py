@@ -369,36 +369,99 @@ def test_held_out_batches_are_as_those_of_the_training():
 # Refusals.
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_what_ends_a_method_leaves_the_weights(method):
+class Interrupting(keras.callbacks.Callback):
+    """Ends a method after so many steps, and keeps what the weights were then."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps, self.weights = steps, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 == self.steps:
+            self.weights = self.model.get_weights()
+            raise KeyboardInterrupt
+
+    on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
+
+ROWS = {"token_ids": np.tile(np.arange(1, 7, dtype="int32"), (8, 1))}
+GIVEN = {"fit": (ROWS, ROWS["token_ids"]), "predict": (ROWS,)}
+GIVEN["evaluate"] = GIVEN["fit"]
+EXECUTIONS = [1] if keras.backend.backend() == "torch" else [1, 2]  # Keras's rule
+
+
+@pytest.mark.parametrize("steps_per_execution", EXECUTIONS)
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_what_ends_a_method_leaves_the_weights(run_eagerly, steps_per_execution):
     """On JAX Keras keeps them elsewhere while it runs, and an error lost them."""
-    model = compiled(causal(), optimizer=keras.optimizers.SGD(0.0))
-    rows = {"token_ids": np.tile(np.arange(1, 7, dtype="int32"), (8, 1))}
-    before = model.predict(rows, verbose=0)
+    model = causal()
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        run_eagerly=run_eagerly,
+        steps_per_execution=1 if run_eagerly else steps_per_execution,
+    )
+    for method, given in GIVEN.items():
+        before = model.get_weights()
+        stop = Interrupting(2)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(model, method)(*given, batch_size=2, callbacks=[stop], verbose=0)
+        for now, then in zip(model.get_weights(), stop.weights, strict=True):
+            np.testing.assert_array_equal(now, then)
+        learned = any((a != b).any() for a, b in zip(before, stop.weights))
+        assert learned == (method == "fit")
 
-    class Interrupting(keras.callbacks.Callback):
-        batches = 0
 
-        def on_train_batch_end(self, batch, logs=None):
-            self.batches += 1
-            if self.batches == 2:
-                raise KeyboardInterrupt
+def failing(model, method, after):
+    """Calls a method on data that fail after so many batches."""
 
-        on_test_batch_end = on_predict_batch_end = on_train_batch_end
+    def batches():
+        for _ in range(after):
+            yield tuple(ids[:2] for ids in (ROWS["token_ids"], ROWS["token_ids"]))
+        raise OSError("The data ended.")
 
-    fitting = [] if method == "predict" else [rows["token_ids"]]
-    options = dict(batch_size=2, verbose=0)
-    with pytest.raises(KeyboardInterrupt):
-        getattr(model, method)(rows, *fitting, callbacks=[Interrupting()], **options)
-    np.testing.assert_array_equal(model.predict(rows, verbose=0), before)
-    if fitting:
-        model = compiled(model, optimizer=keras.optimizers.SGD(0.0))
-        with pytest.raises(ValueError, match="Targets are ids"):
-            getattr(model, method)(rows, fitting[0][:, :5], **options)
-    else:
-        with pytest.raises(ValueError, match="token_ids"):
-            model.predict({"others": rows["token_ids"]}, verbose=0)
-    np.testing.assert_array_equal(model.predict(rows, verbose=0), before)
+    pairs = (({"token_ids": ids}, y) for ids, y in batches())
+    if method == "predict":
+        pairs = ((x,) for x, _ in pairs)
+    options = {"steps_per_epoch" if method == "fit" else "steps": 4}
+    getattr(model, method)(pairs, verbose=0, **options)
+
+
+@pytest.mark.parametrize("method", GIVEN)
+@pytest.mark.parametrize("steps_per_execution", EXECUTIONS)
+def test_data_that_fail_leave_the_weights(method, steps_per_execution):
+    model = causal()
+    model.compile(keras.optimizers.SGD(0.1), steps_per_execution=steps_per_execution)
+    model.predict_on_batch(ROWS)
+    model.train_on_batch(*GIVEN["fit"])
+    assigned = [np.full_like(each, 0.5) for each in model.get_weights()]
+    for after in (0, 1, 3):
+        model.set_weights(assigned)  # which nothing older replaces
+        with pytest.raises(Exception, match="The data ended"):
+            failing(model, method, after)
+        changed = [(now != 0.5).any() for now in model.get_weights()]
+        if not after or method != "fit":
+            assert not any(changed)
+        elif after == 3:  # of fewer a backend may read one ahead
+            assert any(changed)
+        model.predict(ROWS, verbose=0)
+
+
+def test_inputs_that_no_model_reads_leave_the_weights():
+    model = compiled(causal())
+    model.train_on_batch(*GIVEN["fit"])
+    for method, given in GIVEN.items():
+        weights = [each + 1 for each in model.get_weights()]
+        model.set_weights(weights)
+        wrong = (ROWS, ROWS["token_ids"][:, :5])[: len(given)]
+        wrong = wrong if method != "predict" else ({"others": ROWS["token_ids"]},)
+        single = {"fit": "train_on_batch", "evaluate": "test_on_batch"}.get(method)
+        for name in filter(None, (method, single)):
+            # The last is TensorFlow's, which knows no shapes once they have varied.
+            message = "Targets are ids|token_ids|Incompatible shapes"
+            with pytest.raises(Exception, match=message):
+                getattr(model, name)(*wrong)
+            for now, then in zip(model.get_weights(), weights, strict=True):
+                np.testing.assert_array_equal(now, then)
 
 
 def test_what_cannot_be_read_is_refused():

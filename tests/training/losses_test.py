@@ -157,7 +157,9 @@ def test_targets_of_another_shape_are_named(shape):
         MaskedCrossEntropy()(np.ones(shape, "int32"), np.zeros((2, 3, 5), "float32"))
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (3,), (3, 3), (1, 4)])
+@pytest.mark.parametrize(
+    "shape", [(2, 2), (3,), (3, 3), (1, 4), (6, 1), (3, 2, 1), (2, 2, 3)]
+)
 def test_weights_of_another_shape_are_named(shape):
     loss, logits = MaskedCrossEntropy(), np.zeros((2, 3, 5), "float32")
     with pytest.raises(

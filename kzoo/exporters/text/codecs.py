@@ -69,10 +69,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text):
-        """Ids as `tokenizer.encode` gives them: string (B,) to int and bool (B, T).
-
-        They are where the mask is true, in this order; there may be gaps.
-        """
+        """Ids as `tokenizer.encode` gives them: string (B,) to int and bool (B, T)."""
 
     @abc.abstractmethod
     def _text(self, ids, kept):

@@ -184,10 +184,16 @@ def _reading(task, function, codec, texts):
             "batch 3": ["a", "", "  A man, a bike,  "],
             "hard texts": _taken(codec, generator),
         }
-        return {
+        made = {
             name: {key: _array(np.roll(row, i)) for i, key in enumerate(names)}
             for name, row in rows.items()
         }
+        text = [" ".join(rows["batch 3"]) * 9]
+        for empty in names if texts > 1 else ():  # in all of a batch
+            made[f"{empty} is empty"] = {
+                name: _array([""] if name == empty else text) for name in names
+            }
+        return made
 
     return Function(
         "forward" if texts == min(task.texts_per_example) else "forward_pairs",
@@ -214,8 +220,7 @@ def _cut(parts, task):
     if task._limit is None:
         return parts
     room = task._limit - sum(map(len, task.template.around(len(parts))))
-    counts = [ops.cumsum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
-    lengths = [ops.max(count, axis=1) for count in counts]
+    lengths = [ops.sum(ops.cast(mask, "int32"), axis=1) for _, mask in parts]
     if len(parts) == 1:
         allowed = [lengths[0] * 0 + room]
     else:
@@ -223,8 +228,8 @@ def _cut(parts, task):
         first = ops.minimum(lengths[0], least)
         allowed = [first, room - first]
     return [
-        (ids, mask & (count <= ops.expand_dims(most, 1)))
-        for (ids, mask), count, most in zip(parts, counts, allowed)
+        (ids, mask & (_columns(ids) < ops.expand_dims(most, 1)))
+        for (ids, mask), most in zip(parts, allowed)
     ]
 
 
@@ -246,6 +251,10 @@ def _joined(rows):
 
 def _ordered(rows, order):
     return ops.take_along_axis(_joined(rows), order, axis=1)
+
+
+def _columns(ids):
+    return ops.expand_dims(ops.arange(ops.dim(ids, 1)), 0)
 
 
 def _shaped(text, shape):

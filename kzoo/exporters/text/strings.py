@@ -275,6 +275,12 @@ def word_pieces(text, vocabulary, unknown, prefix, longest):
 @word_pieces.emits
 def _(graph, text, vocabulary, unknown, prefix, longest):
     words, _ = _split(graph, _without(graph, text, "\0"), " ")
+    # One column more, so that there is one; an empty word has no pieces.
+    empty = graph.node(
+        "Gather", _strings(graph, ""), ops.full((ops.dim(text, 0), 1), 0, "int32")
+    )
+    empty.shape = (text.shape[0], 1)
+    words = ops.concatenate([words, empty], axis=1)
     width = ops.dim(words, 1)
     words = ops.reshape(words, (-1,))
     count = ops.dim(words, 0)
@@ -322,7 +328,7 @@ def byte_pairs(text, vocabulary, merges, refused):
         refused: the characters that end the run in an error.
 
     Returns:
-        int (B, T), and bool (B, T) where an id is, with gaps.
+        int (B, T), and bool (B, T) where an id is.
     """
     raise NotImplementedError("TensorFlow has no operator for it.")  # see `codec_of`
 
@@ -330,30 +336,39 @@ def byte_pairs(text, vocabulary, merges, refused):
 @byte_pairs.emits
 def _(graph, text, vocabulary, merges, refused):
     # The operator takes this name for a special token, which in a text it is not. Two
-    # words meet within it, so that its halves are read as in one text.
+    # words meet within it, so that what stands around that place is read by itself.
     first, second = "<|", "endoftext|>"
     parts, count = _split(graph, _without(graph, text, refused), first + second)
-    width = ops.dim(parts, 1)
-    place, last = ops.expand_dims(ops.arange(width), 0), ops.expand_dims(count, 1) - 1
-    follows, goes_on = (place > 0) & (place <= last), place < last
-    before, after = (
-        picked(["", half], ops.cast(where, "int32"))
-        for half, where in ((second, follows), (first, goes_on))
-    )
-    parts = graph.node("StringConcat", before, parts, shape=parts.shape)
-    parts = graph.node("StringConcat", parts, after, shape=parts.shape)
-    ids, mask = graph.node(
-        "GPT2Tokenizer",
-        ops.reshape(parts, (-1,)),
-        domain=EXTENSIONS,
-        vocab=json.dumps(vocabulary),
-        merges="\n".join(" ".join(pair) for pair in merges),
-        padding_length=-1,  # to the longest
-        shape=[(None, None)] * 2,
-        dtype=["int64", "int64"],
-    )
-    shape = (ops.dim(text, 0), width * ops.dim(ids, 1))
-    return ops.reshape(ids, shape), ops.reshape(mask > 0, shape)
+    merges = "\n".join(" ".join(pair) for pair in merges)
+
+    def append(state):
+        """The ids of one part of each text, padded to the longest."""
+        (ids, kept), column = state
+        own, part = current_graph(), ops.take(parts, column, axis=1)
+        follows, goes_on = (column > 0) & (column < count), column + 1 < count
+        before = picked(["", second], ops.cast(follows, "int32"))
+        part = own.node("StringConcat", before, part, shape=text.shape)
+        behind = picked(["", first], ops.cast(goes_on, "int32"))
+        more, mask = own.node(
+            "GPT2Tokenizer",
+            own.node("StringConcat", part, behind, shape=text.shape),
+            domain=EXTENSIONS,
+            vocab=json.dumps(vocabulary),
+            merges=merges,
+            padding_length=-1,  # to the longest
+            shape=[(text.shape[0], None)] * 2,
+            dtype=["int64", "int64"],
+        )
+        ids = ops.concatenate([ids, more], axis=1)
+        return (ids, ops.concatenate([kept, mask > 0], axis=1)), column + 1
+
+    none = ops.full((ops.dim(text, 0), 0), 0, "int64")
+    none.shape = (text.shape[0], None)  # it grows
+    state = (none, ops.equal(none, 1)), ops.as_scalar(0)
+    (ids, kept), _ = ops.while_loop(_always, append, state, ops.dim(parts, 1))
+    lengths = ops.sum(ops.cast(kept, "int64"), axis=1)
+    flat = [ops.reshape(x, (-1,)) for x in (ids, kept)]
+    return _from_flat(graph.node("Compress", *flat, shape=(None,)), _running(lengths))
 
 
 @op
@@ -486,19 +501,14 @@ def _strings(graph, *strings):
 
 
 def _split(graph, text, delimiter):
-    """Parts of texts, string (B, W), and how many each has, at most W - 1, int (B,)."""
-    parts, count = graph.node(
+    """Parts of texts, string (B, W), and how many each has, int (B,)."""
+    return graph.node(
         "StringSplit",
         text,
         delimiter=delimiter,
         shape=[(text.shape[0], None), text.shape],
         dtype=["string", "int64"],
     )
-    # One column more, so that there is one.
-    rows = ops.full((ops.dim(text, 0), 1), 0, "int32")
-    empty = graph.node("Gather", _strings(graph, ""), rows)
-    empty.shape = (text.shape[0], 1)
-    return ops.concatenate([parts, empty], axis=1), count
 
 
 def _characters(graph, text):

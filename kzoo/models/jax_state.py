@@ -1,0 +1,57 @@
+"""On JAX: an error leaves a model the weights that it had."""
+
+import functools
+
+import keras
+
+
+def _named(state):
+    """A state as Keras keeps it: `fit` has four parts, `predict` the first two."""
+    names = ["trainable_variables", "non_trainable_variables", "metrics_variables"]
+    if len(state) == 4:
+        names.insert(2, "optimizer_variables")
+    return dict(zip(names, state))
+
+
+def _leaving_weights(method):
+    """A method of Keras's trainer after which the variables have what there is."""
+
+    @functools.wraps(method)
+    def run(self, *args, **kwargs):
+        self.jax_state_sync()  # of a `fit` that calls it by way of a callback
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.jax_state_sync()
+            self._jax_state = None  # older than what is assigned from now on
+
+    return run
+
+
+class KeepsState:
+    """Mixin of models whose weights outlive what goes wrong while Keras has them.
+
+    Keras's trainer on JAX takes the values out of the variables while it goes over the
+    batches, and puts back what the last execution gave. Where one failed before any
+    ended, the model had no weights any more. Here it knows them from the beginning, and
+    after each step: what a compiled step is given is gone when it ends.
+    """
+
+    evaluate = _leaving_weights(keras.Model.evaluate)
+    predict = _leaving_weights(keras.Model.predict)
+    train_on_batch = _leaving_weights(keras.Model.train_on_batch)
+    test_on_batch = _leaving_weights(keras.Model.test_on_batch)
+    predict_on_batch = _leaving_weights(keras.Model.predict_on_batch)
+
+    def _get_jax_state(self, **taken):
+        state = super()._get_jax_state(**taken)
+        self._jax_state = _named(state)
+        return state
+
+    def _make_function(self, step_function, **kwargs):
+        def step(state, data):
+            outputs, state = step_function(state, data)
+            self._jax_state, self._jax_state_synced = _named(state), False
+            return outputs, state
+
+        return super()._make_function(step, **kwargs)
