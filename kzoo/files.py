@@ -23,7 +23,7 @@ def replacing(path):
         with _naming(path):
             yield path
         return
-    _refuse_missing(path.parent)
+    _refuse_missing(path.parent, path)
     whole = Path(os.path.realpath(path))
     if whole.is_symlink():  # links that lead to one another
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -59,13 +59,13 @@ def make_folder(folder):
     """
     for path in (folder, *folder.parents):
         if path.name == os.pardir:
-            _refuse_missing(path)
+            _refuse_missing(path, path)
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _refuse_missing(folder):
+def _refuse_missing(folder, named):
     if not folder.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(named))
 
 
 def write_text(path, text):
