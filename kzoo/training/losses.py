@@ -197,8 +197,9 @@ def _may_equal(shape, other):
 
 def _spreads(shape, other):
     """Whether a shape is another one, but for axes of 1, as far as they are known."""
-    whole = (1 if a == 1 else b for a, b in zip(shape, other))
-    return len(shape) == len(other) and _may_equal(tuple(whole), shape)
+    return len(shape) == len(other) and all(
+        a in (1, b) or None in (a, b) for a, b in zip(shape, other, strict=True)
+    )
 
 
 def _rank(x):

@@ -366,7 +366,7 @@ def test_held_out_batches_are_as_those_of_the_training():
     assert history["val_loss"][0] == pytest.approx(by_size[4])
 
 
-# Refusals.
+# What ends a method before its end.
 
 
 class Interrupting(keras.callbacks.Callback):
@@ -390,16 +390,14 @@ GIVEN["evaluate"] = GIVEN["fit"]
 EXECUTIONS = [1] if keras.backend.backend() == "torch" else [1, 2]  # Keras's rule
 
 
-@pytest.mark.parametrize("steps_per_execution", EXECUTIONS)
-@pytest.mark.parametrize("run_eagerly", [False, True])
-def test_what_ends_a_method_leaves_the_weights(run_eagerly, steps_per_execution):
+@pytest.mark.parametrize(
+    "options",
+    [dict(run_eagerly=True), *(dict(steps_per_execution=n) for n in EXECUTIONS)],
+)
+def test_what_ends_a_method_leaves_the_weights(options):
     """On JAX Keras keeps them elsewhere while it runs, and an error lost them."""
     model = causal()
-    model.compile(
-        keras.optimizers.SGD(0.1),
-        run_eagerly=run_eagerly,
-        steps_per_execution=1 if run_eagerly else steps_per_execution,
-    )
+    model.compile(keras.optimizers.SGD(0.1), **options)
     for method, given in GIVEN.items():
         before = model.get_weights()
         stop = Interrupting(2)
@@ -415,15 +413,13 @@ def failing(model, method, after):
     """Calls a method on data that fail after so many batches."""
 
     def batches():
+        ids = ROWS["token_ids"][:2]
         for _ in range(after):
-            yield tuple(ids[:2] for ids in (ROWS["token_ids"], ROWS["token_ids"]))
+            yield ({"token_ids": ids}, ids)[: len(GIVEN[method])]
         raise OSError("The data ended.")
 
-    pairs = (({"token_ids": ids}, y) for ids, y in batches())
-    if method == "predict":
-        pairs = ((x,) for x, _ in pairs)
     options = {"steps_per_epoch" if method == "fit" else "steps": 4}
-    getattr(model, method)(pairs, verbose=0, **options)
+    getattr(model, method)(batches(), verbose=0, **options)
 
 
 @pytest.mark.parametrize("method", GIVEN)
@@ -462,6 +458,9 @@ def test_inputs_that_no_model_reads_leave_the_weights():
                 getattr(model, name)(*wrong)
             for now, then in zip(model.get_weights(), weights, strict=True):
                 np.testing.assert_array_equal(now, then)
+
+
+# Refusals.
 
 
 def test_what_cannot_be_read_is_refused():

@@ -162,9 +162,8 @@ def test_targets_of_another_shape_are_named(shape):
 )
 def test_weights_of_another_shape_are_named(shape):
     loss, logits = MaskedCrossEntropy(), np.zeros((2, 3, 5), "float32")
-    with pytest.raises(
-        ValueError, match=r"sample_weight is .* targets of shape \(2, 3"
-    ):
+    message = r"sample_weight is .* targets of shape \(2, 3\)"
+    with pytest.raises(ValueError, match=message):
         loss(np.ones((2, 3), "int32"), logits, np.ones(shape, "float32"))
 
 
