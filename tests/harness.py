@@ -121,8 +121,16 @@ class Transformer:
         self.weights = {v.path: to_numpy(v.value) for v in self.variables}
         self.reference = Reference(config, self.weights)
 
-    def states(self, ids, mask=None, source=None, source_mask=None, **options):
-        """Hidden states of the last stack; `source` is what an encoder reads first."""
+    def states(self, *inputs, **options):
+        """Hidden states of the last stack, as `_states` says; JAX compiles them all."""
+        if keras.backend.backend() != "jax":
+            return self._states(*inputs, **options)
+        import jax
+
+        return jax.jit(lambda: self._states(*inputs, **options))()
+
+    def _states(self, ids, mask=None, source=None, source_mask=None, **options):
+        """`source` is what an encoder reads first."""
         if self.decoder is None:
             return self.encoder(ids, padding_mask=mask, **options)
         memory = None

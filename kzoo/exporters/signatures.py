@@ -67,6 +67,8 @@ class Function:
         text: where it reads text, a `TextForm`.
         given: from numpy inputs of ids to its inputs, where these are others.
         resources: gives what `call` reads beside the task, for a SavedModel to keep.
+        model: whose weights `call` reads; JAX then compiles it for a case at once,
+            instead of each operator.
     """
 
     name: str
@@ -79,3 +81,4 @@ class Function:
     text: TextForm | None = None
     given: Callable | None = None
     resources: Callable = tuple
+    model: object = None

@@ -120,6 +120,7 @@ class Exports(Task):
                 {name: ("batch", *axes) for name, axes in self.output_axes.items()},
                 lambda inputs: self.named_outputs(self._known(inputs)),
                 self._forward_cases,
+                model=self,
             )
         ]
 
@@ -282,6 +283,7 @@ class ExportsGeneration(Exports):
                 self._generate_cases,
                 self.config.end_token_id,
                 self.config.pad_token_id,
+                model=self,
             ),
         ]
 

@@ -54,6 +54,7 @@ class ExportsSteps(ExportsGeneration):
             {**logits, **present, **{a.name: a.axes for a in kept}},
             prefill,
             self._prefill_cases,
+            model=self,
         )
 
         def step_inputs(inputs):
@@ -82,6 +83,7 @@ class ExportsSteps(ExportsGeneration):
             step,
             step_cases,
             given=step_inputs,
+            model=self,
         )
         return [prefill_function, step_function]
 

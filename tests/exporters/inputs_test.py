@@ -19,6 +19,7 @@ from kzoo.exporters.report import OWN, ExportReport, joined
 from tests.harness import perturb
 
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
+pytestmark = pytest.mark.usefixtures("remembered")
 # So many that most rows of the embedding are in no case of an export.
 CHARACTERS = [chr(0x4E00 + i) for i in range(900)]
 

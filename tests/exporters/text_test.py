@@ -27,6 +27,7 @@ from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, Template
 from tests.harness import perturb
 
 SMALL = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
+pytestmark = pytest.mark.usefixtures("remembered")
 CORPUS = [
     "A man rides a bike on the road.",
     "the quick brown fox jumps over the lazy dog, isn't it?",

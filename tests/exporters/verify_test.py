@@ -19,6 +19,7 @@ from tests.words import TOKENIZER, WORDS
 
 TINY = dict(num_layers=1)
 TEXTS = ["abc", "bca"]
+pytestmark = pytest.mark.usefixtures("remembered")
 
 
 def classifier(*labels, **changes):
@@ -66,7 +67,6 @@ def writer(tmp_path_factory):
     return model, path
 
 
-@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

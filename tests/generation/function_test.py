@@ -1,13 +1,18 @@
 """Compiled functions are told apart by the backend, too."""
 
+import dataclasses
 import logging
 
+import keras
 import numpy as np
 import pytest
 
 import kzoo
+from kzoo.exporters.checks import reference
 from kzoo.generation import CompiledFunction
-from tests.harness import perturb, small_task
+from tests.harness import perturb, small_task, to_numpy
+
+IDS = np.array([[3, 4, 5]], "int32")
 
 
 @pytest.mark.tensorflow
@@ -43,3 +48,23 @@ def test_a_text_s_label_is_exported_on_every_backend(tmp_path):
     model = kzoo.TextClassifier.from_size("tiny", tokenizer, **options)
     report = model.export(tmp_path / "model.onnx", format="onnx", text=True)
     assert report.checks and report.text
+
+
+def test_jax_compiles_a_case_of_a_verification_at_once():
+    """It takes the weights that the model has then; other backends run op by op."""
+    model = small_task(kzoo.CausalLM, num_layers=1)
+    (forward, _), inputs = model.export_functions(), {"token_ids": IDS}
+    read = []
+
+    def call(inputs):
+        read.append(type(inputs["token_ids"]).__name__)
+        return forward.call(inputs)
+
+    function = dataclasses.replace(forward, call=call)
+    for seed in (0, 1):
+        perturb(model.weights, seed)
+        found, expected = reference(function, inputs)["logits"], to_numpy(model(inputs))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert np.abs(expected).max() > 0.1
+    compiled = keras.backend.backend() == "jax"
+    assert [name.endswith("Tracer") for name in read] == [compiled, compiled]

@@ -15,6 +15,7 @@ from kzoo.ops.onnx_graph import is_building
 from tests import reference
 from tests.chains import END, InOnnx, chain, reference_step, run
 from tests.harness import small_task
+from tests.strategies import few
 from tests.words import TOKENIZER, causal, perturbed, seq2seq
 
 SIZE, LIMIT = 8, 7
@@ -126,7 +127,7 @@ def check_greedy(found, options):
         assert scores[row] == pytest.approx(score, abs=1e-4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=few(40))
 @given(options(), st.booleans())
 def test_greedy_search_follows_every_processor(options, fixed):
     with ops.fixed_buffers(fixed or keras.backend.backend() == "jax"):
@@ -146,7 +147,7 @@ def test_one_graph_follows_every_processor(in_onnx, options):
     check_greedy(found, options)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=few(40))
 @given(options=options(), beams=st.integers(2, 4))
 def test_beam_search_follows_every_processor(in_onnx, options, beams):
     given = dict(max_new_tokens=LIMIT, beams=beams, num_return_sequences=beams)
