@@ -180,14 +180,13 @@ def reference(function, inputs):
     """The outputs in Keras, as numpy arrays; of a `TextForm` those of its function."""
     if function.text:
         function, inputs = function.text.function, function.text.read(inputs)
-    numbers, tensors = {}, {}
-    for argument in function.arguments:
-        if argument.name not in inputs:
-            continue
-        given = inputs[argument.name]
-        if argument.axes:
-            given = keras.ops.convert_to_tensor(given, argument.dtype)
-        (tensors if argument.axes else numbers)[argument.name] = given
+    given = [argument for argument in function.arguments if argument.name in inputs]
+    numbers = {a.name: inputs[a.name] for a in given if not a.axes}
+    tensors = {
+        a.name: keras.ops.convert_to_tensor(inputs[a.name], a.dtype)
+        for a in given
+        if a.axes
+    }
 
     def call(tensors):
         return function.call({**numbers, **tensors})
