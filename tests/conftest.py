@@ -142,6 +142,22 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_tuning():
+    """Pipelines of `tf.data`, Keras's own, too, do not tune themselves.
+
+    The end of an iterator can miss the thread that does, and waits for it: up to a
+    minute in TensorFlow 2.21, whenever both cores are busy.
+    """
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
+    options, iterator = tf.data.Options(), tf.data.Dataset.__iter__
+    options.autotune.enabled = False
+    tf.data.Dataset.__iter__ = lambda self: iterator(self.with_options(options))
+
+
 @pytest.fixture(autouse=True)
 def _clean_keras():
     """Every test starts in float32 with the same seed, whatever the one before did."""

@@ -359,7 +359,12 @@ def open_tf_data(generate, example, widths=()):
         return tf.TensorSpec(shape, array.dtype)
 
     signature = tf.nest.map_structure(spec, example)
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    # There is nothing to tune, and where cores are busy, the end of an iterator can
+    # miss the thread that tunes, and waits for it: up to a minute in TensorFlow 2.21.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 class _Stretch:

@@ -59,8 +59,14 @@ def write(functions, variables, target):
         _runner()  # imports TensorFlow while this is written
     module = tf.Module()
     module.model_variables = [variable.value for variable in variables]
-    offered = [*functions, _at_defaults(functions[-1], name="serving_default")]
-    signatures = {function.name: _concrete(function) for function in offered}
+    signatures = {function.name: _concrete(function) for function in functions}
+    last = functions[-1]
+    served = _at_defaults(last, name="serving_default")
+    missing = {a.name: a.array({}) for a in last.arguments if a.default is not None}
+    served = dataclasses.replace(
+        served, call=lambda inputs: signatures[last.name](**inputs, **missing)
+    )
+    signatures[served.name] = _concrete(served)
     module.functions = list(signatures.values())
     module.resources = [list(function.resources()) for function in functions]
     try:

@@ -67,8 +67,7 @@ class Function:
         text: where it reads text, a `TextForm`.
         given: from numpy inputs of ids to its inputs, where these are others.
         resources: gives what `call` reads beside the task, for a SavedModel to keep.
-        model: whose weights `call` reads; JAX then compiles it for a case at once,
-            instead of each operator.
+        task: whose weights `call` reads; with it, JAX compiles a case as one program.
     """
 
     name: str
@@ -81,4 +80,4 @@ class Function:
     text: TextForm | None = None
     given: Callable | None = None
     resources: Callable = tuple
-    model: object = None
+    task: object = None

@@ -120,7 +120,7 @@ class Exports(Task):
                 {name: ("batch", *axes) for name, axes in self.output_axes.items()},
                 lambda inputs: self.named_outputs(self._known(inputs)),
                 self._forward_cases,
-                model=self,
+                task=self,
             )
         ]
 
@@ -283,7 +283,7 @@ class ExportsGeneration(Exports):
                 self._generate_cases,
                 self.config.end_token_id,
                 self.config.pad_token_id,
-                model=self,
+                task=self,
             ),
         ]
 
@@ -357,7 +357,6 @@ class ExportsGeneration(Exports):
         return arguments
 
     def _generate_cases(self, generator):
-        # Few different shapes: JAX compiles each operator for each.
         def case(shape, limit, **options):
             ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
             own = self.target_prefix if "forced_token_ids" not in options else ()

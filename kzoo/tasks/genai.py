@@ -89,6 +89,6 @@ def genai_function(task):
         model,
         cases,
         given=lambda inputs: inputs_of(inputs["token_ids"]),
-        model=task,
+        task=task,
     )
     return function

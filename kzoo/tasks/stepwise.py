@@ -54,7 +54,7 @@ class ExportsSteps(ExportsGeneration):
             {**logits, **present, **{a.name: a.axes for a in kept}},
             prefill,
             self._prefill_cases,
-            model=self,
+            task=self,
         )
 
         def step_inputs(inputs):
@@ -83,7 +83,7 @@ class ExportsSteps(ExportsGeneration):
             step,
             step_cases,
             given=step_inputs,
-            model=self,
+            task=self,
         )
         return [prefill_function, step_function]
 

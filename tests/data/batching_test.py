@@ -456,6 +456,13 @@ def test_keras_fits_on_the_batches():
     assert len(history.history["loss"]) == 2
 
 
+def test_no_thread_tunes_tf_data():
+    """The end of its iterator can wait a minute for it, where cores are busy."""
+    pytest.importorskip("tensorflow")
+    pipeline = same_shape_first().to_tf_data(epochs=1)
+    assert pipeline.options().autotune.enabled is False
+
+
 def test_tf_data_gives_the_same_batches():
     pytest.importorskip("tensorflow")
     batches = same_shape_first()

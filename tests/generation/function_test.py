@@ -51,9 +51,11 @@ def test_a_text_s_label_is_exported_on_every_backend(tmp_path):
 
 
 def test_jax_compiles_a_case_of_a_verification_at_once():
-    """It takes the weights that the model has then; other backends run op by op."""
+    """With the weights that the model has then; other backends run op by op."""
     model = small_task(kzoo.CausalLM, num_layers=1)
-    (forward, _), inputs = model.export_functions(), {"token_ids": IDS}
+    functions = [*model.export_functions(), *model.stepwise_functions()]
+    assert [function.task for function in functions] == [model] * 4
+    forward, inputs = functions[0], {"token_ids": IDS}
     read = []
 
     def call(inputs):

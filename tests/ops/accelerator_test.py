@@ -146,7 +146,8 @@ def coarse(monkeypatch):
     change(before)
 
 
-def test_an_export_is_compared_with_exact_products(coarse):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_export_is_compared_with_exact_products(coarse, compiled):
     """In what computes Keras's side of a verification, TF32 is off."""
     from kzoo.exporters import checks
     from kzoo.exporters.signatures import Argument, Function
@@ -163,6 +164,7 @@ def test_an_export_is_compared_with_exact_products(coarse):
         arguments=(Argument("x", "float32", ("batch", "length")),),
         outputs={"y": ("batch", "length")},
         cases=lambda random: {},
+        task=keras.layers.Dense(1) if compiled else None,  # has variables: none yet
     )
     before, exact = setting(), False if BACKEND == "tensorflow" else "highest"
     checks.reference(function, {"x": X})
