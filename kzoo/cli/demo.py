@@ -58,7 +58,7 @@ def demo(
             min=1,
             help="The most for the fine-tuning, by the clock; a slow machine ends it.",
         ),
-    ] = 90,
+    ] = 75,
     seed: Annotated[
         int,
         typer.Option(
