@@ -61,10 +61,11 @@ def write(functions, variables, target):
     module.model_variables = [variable.value for variable in variables]
     signatures = {function.name: _concrete(function) for function in functions}
     last = functions[-1]
-    served = _at_defaults(last, name="serving_default")
     missing = {a.name: a.array({}) for a in last.arguments if a.default is not None}
-    served = dataclasses.replace(
-        served, call=lambda inputs: signatures[last.name](**inputs, **missing)
+    served = _at_defaults(
+        last,
+        name="serving_default",
+        call=lambda inputs: signatures[last.name](**inputs, **missing),
     )
     signatures[served.name] = _concrete(served)
     module.functions = list(signatures.values())
@@ -88,13 +89,10 @@ def write(functions, variables, target):
     return report
 
 
-def _at_defaults(function, name):
+def _at_defaults(function, **changes):
     """The function without the arguments that have a default."""
-    return dataclasses.replace(
-        function,
-        name=name,
-        arguments=tuple(a for a in function.arguments if a.default is None),
-    )
+    needed = tuple(a for a in function.arguments if a.default is None)
+    return dataclasses.replace(function, arguments=needed, **changes)
 
 
 def _concrete(function):
