@@ -175,19 +175,45 @@ def target_ids(y_true, logits, ignore_id):
         return ops.where(y_true[..., 0] < 0, first, best)
     rank, axes = _rank(y_true), len(logits.shape) - 1
     in_column = rank == axes + 1 and y_true.shape[-1] in (1, None)
+    rule = (
+        "Targets are ids, one for each row of logits, or distributions, floats with "
+        "one for each logit."
+    )
     if rank is not None and not (
         (rank == axes or in_column)
         and _may_equal(y_true.shape[:axes], logits.shape[:axes])
     ):
         raise ValueError(
-            "Targets are ids, one for each row of logits, or distributions, floats "
-            "with one for each logit. "
-            f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
-            f"{tuple(logits.shape)}."
+            f"{rule} Received: targets of shape {tuple(y_true.shape)} for logits of "
+            f"shape {tuple(logits.shape)}."
         )
+    y_true = _checked_when_run(y_true, ops.shape(logits)[:-1], rule)
     if rank is None or in_column:
         return ops.reshape(y_true, ops.shape(logits)[:-1])
     return y_true
+
+
+def _checked_when_run(x, shape, rule):
+    """`x`, an error when it is read with another shape, last axes of 1 aside.
+
+    For axes that TensorFlow does not know while it traces: its own operations would
+    say what they were doing, or broadcast. Where it does not know how many there are,
+    only the first and the product are compared.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return x
+    import tensorflow as tf
+
+    known = tf.TensorShape(x.shape).is_fully_defined()
+    if known and all(isinstance(axis, int) for axis in shape):
+        return x
+    axes = min(_rank(x) or 1, len(shape))
+    given, shape = tf.shape(x), tf.convert_to_tensor(shape)
+    fits = tf.size(x) == tf.reduce_prod(shape)
+    fits = tf.logical_and(fits, tf.reduce_all(given[:axes] == shape[:axes]))
+    data = [f"{rule} Received: axes", given, "for", shape]
+    with tf.control_dependencies([tf.debugging.Assert(fits, data, summarize=8)]):
+        return tf.identity(x)
 
 
 def _may_equal(shape, other):
@@ -505,16 +531,18 @@ def unit_vectors(x):
 def _numbers(y_true, y_pred):
     """Both in float32 and of the shape of `y_true`."""
     y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
+    rule = "Predictions must have the shape of their targets, or one axis of 1 more."
     if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
-        y_true = ops.reshape(y_true, ops.shape(y_pred))
-    elif _rank(y_pred) is not None:
+        y_true = _checked_when_run(y_true, ops.shape(y_pred), rule)
+        return ops.reshape(y_true, ops.shape(y_pred)), y_pred
+    if _rank(y_pred) is not None:
         shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
         short, long = shapes[0] + (1,) * (len(shapes[1]) - len(shapes[0])), shapes[1]
         if any(None not in pair and pair[0] != pair[1] for pair in zip(short, long)):
             raise ValueError(
-                "Predictions must have the shape of their targets, or one axis of 1 "
-                f"more. Received: {tuple(y_pred.shape)} for {tuple(y_true.shape)}."
+                f"{rule} Received: {tuple(y_pred.shape)} for {tuple(y_true.shape)}."
             )
+    y_pred = _checked_when_run(y_pred, ops.shape(y_true), rule)
     return y_true, ops.reshape(y_pred, ops.shape(y_true))
 
 

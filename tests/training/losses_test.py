@@ -157,6 +157,53 @@ def test_targets_of_another_shape_are_named(shape):
         MaskedCrossEntropy()(np.ones(shape, "int32"), np.zeros((2, 3, 5), "float32"))
 
 
+def when_run(loss, dtype, targets, outputs):
+    """A loss of targets and predictions as TensorFlow traces it, of such axes."""
+    tf = pytest.importorskip("tensorflow")
+    given = tf.TensorSpec(targets, dtype), tf.TensorSpec(outputs, "float32")
+    return tf.function(lambda y, x: loss(y, x), input_signature=given)
+
+
+@pytest.mark.parametrize(
+    "traced, shape",
+    [
+        ((None, None), (2, 4)),
+        ((None, None), (2, 1)),  # which would broadcast
+        ((None, None), (3, 2)),
+        ((None, None, None), (3, 2, 1)),
+        (None, (2, 4)),
+        (None, (3, 2)),
+    ],
+)
+def test_targets_of_another_shape_are_named_when_run(traced, shape):
+    """Which of its operations TensorFlow would name depends on their order."""
+    run = when_run(MaskedCrossEntropy(), "int32", traced, (None, None, 5))
+    logits = np.zeros((2, 3, 5), "float32")
+    message = rf"Targets are ids.* Received: axes\] \[{' '.join(map(str, shape))}\]"
+    with pytest.raises(Exception, match=rf"{message} \[for\] \[2 3\]"):
+        run(np.ones(shape, "int32"), logits)
+    fits = (2, 3, 1) if traced and len(traced) == 3 else (2, 3)
+    assert float(run(np.ones(fits, "int32"), logits)) == pytest.approx(math.log(5))
+
+
+@pytest.mark.parametrize(
+    "traced, outputs, shape",
+    [
+        ((None, None), (2, 3), (3, 2)),
+        ((None, None), (2, 3), (2, 1)),
+        ((None,), (3, 1), (2,)),
+        (None, (3, 1), (2,)),
+    ],
+)
+def test_numbers_of_another_shape_are_named_when_run(traced, outputs, shape):
+    run = when_run(MaskedSquaredError(), "float32", traced, (None, outputs[1]))
+    y_pred = np.zeros(outputs, "float32")
+    with pytest.raises(Exception, match="Predictions must have the shape"):
+        run(np.ones(shape, "float32"), y_pred)
+    fits = outputs[: len(shape)]
+    assert float(run(np.ones(fits, "float32"), y_pred)) == 1.0
+
+
 @pytest.mark.parametrize(
     "shape", [(2, 2), (3,), (3, 3), (1, 4), (6, 1), (3, 2, 1), (2, 2, 3)]
 )
