@@ -14,7 +14,6 @@ from kzoo.exporters.signatures import Function
 from kzoo.exporters.tolerances import is_far, largest_difference
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.layers.base import bare_calls
-from kzoo.layers.lora import is_merged
 
 # The options of a plain beam search, and those of it that one beam has not.
 _HOW_MANY = {"beams", "num_return_sequences", "early_stopping"}
@@ -195,9 +194,7 @@ def reference(function, inputs):
     # JAX compiles each operator for each shape, and a loop whenever it is called: all
     # together take half the time, two thirds where there are 12 layers. TensorFlow runs
     # a case sooner than it makes a graph.
-    # Merged matrices are no variables, and would be copied into every program.
-    jax = keras.backend.backend() == "jax"
-    if jax and function.task is not None and not is_merged():
+    if keras.backend.backend() == "jax" and function.task is not None:
         call = CompiledFunction(function.task, call, None).tensors
     # A search runs many layers for few numbers; `forward` goes all the way.
     around = contextlib.nullcontext() if function.end_token_id is None else bare_calls()

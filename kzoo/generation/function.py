@@ -5,6 +5,7 @@ import functools
 import keras
 
 from kzoo import ops
+from kzoo.layers.lora import merged_matrices
 
 
 class CompiledFunction:
@@ -71,15 +72,18 @@ class CompiledFunction:
     def _jax(self):
         import jax
 
+        def variables():  # what is none of them becomes a constant of the program
+            return [*self.model.variables, *merged_matrices()]
+
         def pure(values, *tensors):
-            mapping = zip(self.model.variables, values, strict=True)
+            mapping = zip(variables(), values, strict=True)
             with keras.StatelessScope(state_mapping=list(mapping)):
                 return self._traced(*tensors)
 
         compiled = jax.jit(pure)
 
         def run(*tensors):
-            return compiled([v.value for v in self.model.variables], *tensors)
+            return compiled([v.value for v in variables()], *tensors)
 
         return run
 

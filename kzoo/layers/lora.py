@@ -16,9 +16,9 @@ def merged_variables(named):
     return {name: v for name, v in named.items() if v is not None}
 
 
-def is_merged():
-    """Whether this runs inside `lora_merged`, of a model with adapters."""
-    return bool(_merged.get())
+def merged_matrices():
+    """The sums that layers read inside `lora_merged`, a list of variables."""
+    return [v for v in (_merged.get() or {}).values() if v is not None]
 
 
 def alpha_of(layer):

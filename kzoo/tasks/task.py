@@ -15,7 +15,7 @@ from kzoo.checkpoints.files import open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.generation import CompiledFunction
-from kzoo.layers.lora import alpha_of, is_merged, lora_merged, merged_variables
+from kzoo.layers.lora import alpha_of, lora_merged, merged_matrices, merged_variables
 from kzoo.models.encoder_decoder import make_stacks
 from kzoo.models.stack import Model
 from kzoo.tasks.fine_tuning import FineTunes
@@ -134,7 +134,7 @@ class Task(FineTunes, Model):
         Returns:
             `kzoo.generation.CompiledFunction`.
         """
-        if is_merged():  # whose matrices are gone soon
+        if merged_matrices():  # which are gone soon
             return CompiledFunction(self, function, signature)
         # A graph reads the variables of when it was traced, and LoRA adds some; of the
         # adapters' alpha it holds the number.

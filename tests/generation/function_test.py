@@ -10,6 +10,7 @@ import pytest
 import kzoo
 from kzoo.exporters.checks import reference
 from kzoo.generation import CompiledFunction
+from kzoo.layers.lora import lora_merged, merged_matrices
 from tests.harness import perturb, small_task, to_numpy
 
 IDS = np.array([[3, 4, 5]], "int32")
@@ -29,6 +30,26 @@ def test_many_functions_are_not_taken_for_one_that_is_traced_too_often(caplog):
     finally:
         logger.removeHandler(caplog.handler)
     assert not caplog.records
+
+
+def test_merged_matrices_are_read_as_they_are():
+    """As arguments of a compiled program: else each would hold a copy of its own."""
+    model = small_task(kzoo.CausalLM, num_layers=1)
+    model.enable_lora(2)
+    perturb(model.weights)
+    expected = to_numpy(model({"token_ids": IDS}))
+    with lora_merged(model):
+        specs = [((None, None), "int32")]
+        function = CompiledFunction(model, lambda x: model({"token_ids": x}), specs)
+        np.testing.assert_allclose(function(IDS), expected, atol=1e-5)
+        for matrix in merged_matrices():
+            matrix.assign(matrix + 0.1)
+        found = function(IDS)
+        np.testing.assert_allclose(
+            found, to_numpy(model({"token_ids": IDS})), atol=1e-5
+        )
+        assert np.abs(found - expected).max() > 0.1
+        assert function.traces == (2 if keras.backend.backend() == "torch" else 1)
 
 
 @pytest.mark.parametrize("low_memory", [False, True])
