@@ -61,13 +61,9 @@ def write(functions, variables, target):
     module.model_variables = [variable.value for variable in variables]
     signatures = {function.name: _concrete(function) for function in functions}
     last = functions[-1]
-    missing = {a.name: a.array({}) for a in last.arguments if a.default is not None}
-    served = _at_defaults(
-        last,
-        name="serving_default",
-        call=lambda inputs: signatures[last.name](**inputs, **missing),
-    )
-    signatures[served.name] = _concrete(served)
+    served = _at_defaults(last, "serving_default")  # whose graph has no options
+    same = served.arguments == last.arguments
+    signatures[served.name] = signatures[last.name] if same else _concrete(served)
     module.functions = list(signatures.values())
     module.resources = [list(function.resources()) for function in functions]
     try:
@@ -89,10 +85,10 @@ def write(functions, variables, target):
     return report
 
 
-def _at_defaults(function, **changes):
+def _at_defaults(function, name):
     """The function without the arguments that have a default."""
     needed = tuple(a for a in function.arguments if a.default is None)
-    return dataclasses.replace(function, arguments=needed, **changes)
+    return dataclasses.replace(function, name=name, arguments=needed)
 
 
 def _concrete(function):
@@ -129,7 +125,7 @@ def verify(cases, target, report):
         raise ExportError(f"No SavedModel at {target}.")
     functions = {case.function.name: case.function for case in cases}
     last = list(functions.values())[-1]
-    served = _at_defaults(last, name="serving_default")
+    served = _at_defaults(last, "serving_default")
     first = served.arguments[0].name
     made = [c.inputs for c in cases if c.function is last and not c.rows]
     # Not the longest texts, which would take long: their cases have few new tokens.

@@ -175,45 +175,37 @@ def target_ids(y_true, logits, ignore_id):
         return ops.where(y_true[..., 0] < 0, first, best)
     rank, axes = _rank(y_true), len(logits.shape) - 1
     in_column = rank == axes + 1 and y_true.shape[-1] in (1, None)
-    rule = (
-        "Targets are ids, one for each row of logits, or distributions, floats with "
-        "one for each logit."
-    )
     if rank is not None and not (
         (rank == axes or in_column)
         and _may_equal(y_true.shape[:axes], logits.shape[:axes])
     ):
         raise ValueError(
-            f"{rule} Received: targets of shape {tuple(y_true.shape)} for logits of "
-            f"shape {tuple(logits.shape)}."
+            "Targets are ids, one for each row of logits, or distributions, floats "
+            "with one for each logit. "
+            f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
+            f"{tuple(logits.shape)}."
         )
-    y_true = _checked_when_run(y_true, ops.shape(logits)[:-1], rule)
-    if rank is None or in_column:
-        return ops.reshape(y_true, ops.shape(logits)[:-1])
-    return y_true
+    return _shaped(y_true, ops.shape(logits)[:-1], "targets_are_ids_of_rows_of_logits")
 
 
-def _checked_when_run(x, shape, rule):
-    """`x`, an error when it is read with another shape, last axes of 1 aside.
+def _shaped(x, shape, rule):
+    """`x` in this shape, which it has but for axes of 1 at the end.
 
-    For axes that TensorFlow does not know while it traces: its own operations would
-    say what they were doing, or broadcast. Where it does not know how many there are,
-    only the first and the product are compared.
+    TensorFlow compares what it does not know while it traces when it runs, with XLA,
+    too, and names the operation after the rule: others would say what they were doing,
+    or broadcast. Of a tensor whose rank it does not know the size is compared.
     """
+    rank = _rank(x)
     if keras.backend.backend() != "tensorflow":
-        return x
+        return x if rank == len(shape) else ops.reshape(x, shape)
     import tensorflow as tf
 
-    known = tf.TensorShape(x.shape).is_fully_defined()
-    if known and all(isinstance(axis, int) for axis in shape):
-        return x
-    axes = min(_rank(x) or 1, len(shape))
-    given, shape = tf.shape(x), tf.convert_to_tensor(shape)
-    fits = tf.size(x) == tf.reduce_prod(shape)
-    fits = tf.logical_and(fits, tf.reduce_all(given[:axes] == shape[:axes]))
-    data = [f"{rule} Received: axes", given, "for", shape]
-    with tf.control_dependencies([tf.debugging.Assert(fits, data, summarize=8)]):
-        return tf.identity(x)
+    if rank is not None:
+        axes = [*shape[:rank], *[1] * (rank - len(shape))]
+        if not all(isinstance(axis, int) for axis in (*axes, *x.shape)):
+            x = tf.cast(x, "int32") if x.dtype == "bool" else x
+            x = tf.add_n([x, tf.zeros(axes, x.dtype)], name=rule)
+    return x if rank == len(shape) else tf.reshape(x, shape, name=rule)
 
 
 def _may_equal(shape, other):
@@ -314,6 +306,31 @@ def _with_own_gradient(y_true, logits, label_smoothing):
 class _NumberLoss(KeepsArguments, MaskedLoss):
     """Over targets that are numbers; NaN is left out."""
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss; see the class."""
+        return super().__call__(*self._read(y_true, y_pred), sample_weight)
+
+    def _read(self, y_true, y_pred):
+        """Both in float32 and of one shape."""
+        y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
+        rule = "predictions_have_the_shape_of_targets"
+        # TensorFlow knows no rank once a model was given (B,) and (B, 1).
+        if _rank(y_pred) is None:
+            return y_true, _shaped(y_pred, ops.shape(y_true), rule)
+        if _rank(y_true) is not None:
+            shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
+            short, long = shapes
+            short += (1,) * (len(long) - len(short))
+            if any(
+                None not in pair and pair[0] != pair[1] for pair in zip(short, long)
+            ):
+                raise ValueError(
+                    "Predictions must have the shape of their targets, or one axis of "
+                    f"1 more. Received: {tuple(y_pred.shape)} for "
+                    f"{tuple(y_true.shape)}."
+                )
+        return _shaped(y_true, ops.shape(y_pred), rule), y_pred
+
     def weights(self, y_true, sample_weight=None):
         """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
         missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
@@ -337,7 +354,6 @@ class MaskedSquaredError(_NumberLoss):
 
     def call(self, y_true, y_pred):
         """The squared error of each target, float32; 0 at NaN."""
-        y_true, y_pred = _numbers(y_true, y_pred)
         error = y_pred - y_true
         return ops.square(ops.where(ops.isnan(y_true), 0.0, error))
 
@@ -359,10 +375,9 @@ class MaskedBinaryCrossEntropy(_NumberLoss):
 
     def call(self, y_true, y_pred):
         """The loss of each target, float32; 0 at NaN."""
-        y_true, logits = _numbers(y_true, y_pred)
         fits = _within(y_true, (0.0, 1.0))
         # Before the product, whose gradient is the target.
-        loss = ops.softplus(logits) - ops.where(fits, y_true, 0.0) * logits
+        loss = ops.softplus(y_pred) - ops.where(fits, y_true, 0.0) * y_pred
         loss = ops.where(fits, loss, float("nan"))
         return ops.where(ops.isnan(y_true), 0.0, loss)
 
@@ -413,6 +428,9 @@ class CosineSimilarityLoss(_NumberLoss):
                 "CosineSimilarityLoss.cosine_range must lie in [-1, 1]. "
                 f"Received: {self.cosine_range}."
             )
+
+    def _read(self, y_true, y_pred):
+        return y_true, y_pred  # each score beside two vectors
 
     def call(self, y_true, y_pred):
         """The squared error of each pair, float32 (B,); 0 at NaN."""
@@ -526,24 +544,6 @@ def unit_vectors(x):
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     # Under the root, whose gradient at 0 is infinite.
     return x / ops.sqrt(ops.maximum(squares, 1e-24))
-
-
-def _numbers(y_true, y_pred):
-    """Both in float32 and of the shape of `y_true`."""
-    y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
-    rule = "Predictions must have the shape of their targets, or one axis of 1 more."
-    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
-        y_true = _checked_when_run(y_true, ops.shape(y_pred), rule)
-        return ops.reshape(y_true, ops.shape(y_pred)), y_pred
-    if _rank(y_pred) is not None:
-        shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
-        short, long = shapes[0] + (1,) * (len(shapes[1]) - len(shapes[0])), shapes[1]
-        if any(None not in pair and pair[0] != pair[1] for pair in zip(short, long)):
-            raise ValueError(
-                f"{rule} Received: {tuple(y_pred.shape)} for {tuple(y_true.shape)}."
-            )
-    y_pred = _checked_when_run(y_pred, ops.shape(y_true), rule)
-    return y_true, ops.reshape(y_pred, ops.shape(y_true))
 
 
 def _within(values, ends):

@@ -575,9 +575,9 @@ def test_a_wrong_serving_default_is_refused(tmp_path, monkeypatch):
 
     original = saved_model._concrete
     monkeypatch.setattr(saved_model, "_concrete", wrong)
-    with pytest.raises(ExportError, match="serving_default, as forward: logits"):
+    with pytest.raises(ExportError, match="serving_default, as generate: "):
         make(kzoo.CausalLM, num_layers=1).export(
-            tmp_path / "model", functions="forward"
+            tmp_path / "model", functions="generate"
         )
     assert list(tmp_path.iterdir()) == []
 
