@@ -1,5 +1,6 @@
 """Artifacts: what they hold, that they are verified, that failure leaves nothing."""
 
+import collections
 import dataclasses
 import errno
 import json
@@ -150,11 +151,36 @@ def test_every_opset(tmp_path, kind, changes):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_saved_model_gives_forward_and_generate(saved, kind):
-    _, _, report = saved(kind)
+    _, path, report = saved(kind)
     check(report)
     assert "fresh process" in report.runtime
     served = report.functions["serving_default"]["inputs"]
     assert all(dtype == "int32" for dtype, _ in served.values())
+    # Without its options a search is quicker: none draws random numbers there.
+    plain, whole = (operations(path, name) for name in ("serving_default", "generate"))
+    assert whole["BitwiseXor"] and not plain["BitwiseXor"]
+    assert plain.total() < whole.total() * 0.6
+
+
+def operations(path, signature):
+    """How often each operation is in what a signature of a SavedModel calls."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    graph = saved_model_pb2.SavedModel.FromString(
+        (path / "saved_model.pb").read_bytes()
+    ).meta_graphs[0]
+    functions = {f.signature.name: f.node_def for f in graph.graph_def.library.function}
+    outputs = graph.signature_def[signature].outputs.values()
+    names = {output.name.split(":")[0] for output in outputs}
+    calls = [[node for node in graph.graph_def.node if node.name in names]]
+    found = collections.Counter()
+    while calls:
+        for node in calls.pop():
+            found[node.op] += 1
+            for value in node.attr.values():
+                if value.func.name:
+                    calls.append(functions[value.func.name])
+    return found
 
 
 @pytest.mark.tensorflow
