@@ -5,6 +5,7 @@ that `kzoo --help` answers at once.
 """
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -90,6 +91,8 @@ def _write_any_text():
 def main():
     """What the console script runs."""
     _write_any_text()
+    # A service manager's end, too, leaves nothing half-written behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         console.one_line_errors(app)(prog_name="kzoo")  # its help is written, too
     except typer.Exit as end:

@@ -1,6 +1,8 @@
 """Texts in, texts out: the commands `translate` and `generate`."""
 
+import gzip
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +11,7 @@ import typer
 
 from kzoo.cli.console import Failure, ModelFolder, err, load_model, progress
 from kzoo.cli.reports import check_file, check_kept
-from kzoo.files import write_text
+from kzoo.files import replacing, write_text
 
 
 def _number(help, name="N", **limits):
@@ -40,7 +42,11 @@ def command(task_name, results, pieces, verb):
         ] = None,
         output: Annotated[
             Path | None,
-            typer.Option("--output", "-o", help="Write here, not to standard output."),
+            typer.Option(
+                "--output",
+                "-o",
+                help="Write here (.gz is packed), not to standard output.",
+            ),
         ] = None,
         max_new_tokens: Annotated[
             int | None,
@@ -279,7 +285,7 @@ def _format(group, n_best, scores, number):
             ([str(number)] if n_best > 1 else [])
             + ([f"{score:.4f}"] if scores else [])
             # A result is one line, whatever the model has written.
-            + [" ".join(text.split("\n"))]
+            + [re.sub(r"\r\n?|\n", " ", text)]
         )
         for text, score in group
     ]
@@ -290,5 +296,8 @@ def _write(lines, output):
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
+    elif output.suffix == ".gz":
+        with replacing(output) as partial:
+            partial.write_bytes(gzip.compress(text.encode()))
     else:
         write_text(output, text)

@@ -3,6 +3,7 @@
 from kzoo.exporters.answers import answers_from
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.export import export
+from kzoo.exporters.onnx import text_operators
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.signatures import Argument, Function
 from kzoo.exporters.verify import verify
@@ -14,5 +15,6 @@ __all__ = [
     "Function",
     "answers_from",
     "export",
+    "text_operators",
     "verify",
 ]

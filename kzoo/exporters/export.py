@@ -76,10 +76,11 @@ def export(
             See `kzoo.exporters.tf2onnx.convert`.
         text: the artifact takes and gives text: the tokenizer is in the graph, by the
             operators of TensorFlow Text or onnxruntime-extensions, which it needs where
-            it runs, and does exactly what the task's does, or it is refused; but of two
-            splits that are as probable it may take the other one, which the report then
-            notes. Where a stop string ends an answer, all of its last token is in it:
-            the caller cuts it before the stop, as the task's `generate` does.
+            it runs (see `kzoo.exporters.text_operators`), and does exactly what the
+            task's does, or it is refused; but of two splits that are as probable it may
+            take the other one, which the report then notes. Where a stop string ends an
+            answer, all of its last token is in it: the caller cuts it before the stop,
+            as the task's `generate` does.
         low_memory: of ONNX, `generate` holds the weights once, since matrices are
             stored so that onnxruntime need not pack them, and opens the file at once;
             and the cache once, twice while it grows by 256 tokens, or as many as the

@@ -288,30 +288,46 @@ def open_session(path, prepacked=False):
     except ExportError as error:
         if EXTENSIONS not in str(error):
             raise
-    options.register_custom_ops_library(_extensions(path))
+    try:
+        options.register_custom_ops_library(text_operators())
+    except ExportError as error:
+        raise ExportError(f"{path} reads or writes text. {error}") from error
     return opened()
 
 
-def _extensions(path):
-    """The library of the operators that `EXTENSIONS` names."""
+def text_operators():
+    """The library of the operators by which an ONNX file reads and writes text.
+
+    It is onnxruntime-extensions' own, bound to itself. That brings a SentencePiece and
+    a protobuf; loaded after TensorFlow, it takes TensorFlow's, which are of other
+    versions, and the process crashes where a file with a SentencePiece model is opened.
+    Call this before anything else in the process registers the library. A process
+    without TensorFlow can register `onnxruntime_extensions.get_library_path()`.
+
+    Example:
+        >>> options = onnxruntime.SessionOptions()
+        >>> options.register_custom_ops_library(kzoo.exporters.text_operators())
+        >>> session = onnxruntime.InferenceSession("out/generate.onnx", options)
+
+    Returns:
+        The path of a file that is there as long as the process.
+
+    Raises:
+        ExportError: onnxruntime-extensions is not installed.
+    """
     try:
         import onnxruntime_extensions
     except ImportError as error:
         raise ExportError(
-            f"{path} reads or writes text with the operators of "
-            'onnxruntime-extensions, which is not installed: pip install "kzoo[text]".'
+            "The operators are those of onnxruntime-extensions, which is not "
+            'installed: pip install "kzoo[text]".'
         ) from error
     return _bound_to_itself(onnxruntime_extensions.get_library_path())
 
 
 @functools.cache
 def _bound_to_itself(library):
-    """A library that reads its own symbols, where they are TensorFlow's, too.
-
-    onnxruntime-extensions brings a SentencePiece and a protobuf. Loaded after
-    TensorFlow it would take TensorFlow's, which are of other versions, and crash. What
-    is loaded stays as it is, so this loads a copy.
-    """
+    """A copy of a library that reads its own symbols; what is loaded stays as it is."""
     if not hasattr(os, "RTLD_DEEPBIND"):
         return library
     folder = tempfile.TemporaryDirectory()

@@ -329,11 +329,14 @@ class ExportsGeneration(Exports):
         decoder, limit = self.config.decoder, inputs["max_new_tokens"]
         if decoder.positions == "learned":
             places = room = decoder.max_sequence_length
+            read_first = "max_new_tokens"
             if not self.config.encoder:
                 real = self._padding_mask(inputs[prompt])
                 room = places - ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
+                read_first = prompt  # which may be too long by itself
             message = f"prompt and max_new_tokens must fit into {places} positions"
-            inputs["max_new_tokens"] = ops.required(limit, limit <= room, message)
+            value = ops.required(inputs[read_first], limit <= room, message)
+            inputs[read_first] = value
         return inputs
 
     def _axis(self, name):

@@ -540,8 +540,8 @@ class Generates(Task):
         if [row.shape for row in mask] != [row.shape for row in rows]:
             raise ValueError(
                 f"{self.prompt_mask} must have the shape of {self.prompt_input}. "
-                f"Received: {[len(row) for row in mask]} for "
-                f"{[len(row) for row in rows]} ids."
+                f"Received: {[row.shape for row in mask]} for ids of "
+                f"{[row.shape for row in rows]}."
             )
         for row, real in zip(rows, mask, strict=True):
             self._check_ids(row[real])

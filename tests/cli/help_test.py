@@ -1,6 +1,7 @@
 """The command says what it can do, at once."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -86,6 +87,24 @@ def test_results_are_utf_8_in_every_locale(encoding, code, out, err):
     assert result.stdout.decode() == out
     assert result.stderr.decode().startswith(err) and bool(err) == bool(result.stderr)
     assert result.returncode == code
+
+
+def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path):
+    code = (
+        "import os, pathlib, signal, sys, time\n"
+        "from kzoo import cli, files\n"
+        "@cli.app.command()\n"
+        "def held(path: pathlib.Path):\n"
+        "    with files.beside(path) as partial:\n"
+        "        (partial / 'weights').write_bytes(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(60)\n"
+        "cli.main()"
+    )
+    path = tmp_path / "made" / "model"
+    command = [sys.executable, "-c", code, "held", path]
+    assert subprocess.run(command, check=False).returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_closed_output_is_no_traceback():

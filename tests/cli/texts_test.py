@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import kzoo
+from kzoo.cli import texts
 from kzoo.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -75,6 +76,18 @@ def test_files_are_read_and_written(run, translator, tmp_path):
     expected = load_task(translator).generate(["abc", "cab"], max_new_tokens=6)
     assert target.read_text().splitlines() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
+
+
+def test_a_file_of_results_is_packed_where_its_name_says(run, translator, tmp_path):
+    target = tmp_path / "out.txt.gz"
+    run("translate", translator, "abc", "-o", target, *FEW)
+    (expected,) = load_task(translator).generate(["abc"], max_new_tokens=6)
+    assert gzip.decompress(target.read_bytes()).decode() == expected + "\n"
+
+
+def test_a_result_is_one_line_whatever_a_model_writes():
+    group = [("a\rb\r\nc\nd\te", -1.0)]
+    assert texts._format(group, 1, True, 1) == ["-1.0000\ta b c d\te"]
 
 
 def test_a_name_may_be_as_long_as_the_file_system_takes(run, translator, tmp_path):

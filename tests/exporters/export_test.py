@@ -905,8 +905,10 @@ def test_an_artifact_refuses_more_than_the_learned_positions(tmp_path):
     feed = {"token_ids": np.array([[5, 6, 7, 8, 0], [0, 0, 0, 0, 5]])}
     fits = session.run(None, feed | {"max_new_tokens": np.array(4)})
     assert fits[0].shape[:2] == (2, 1)
-    with pytest.raises(Exception, match="must fit into 8 positions"):
-        session.run(None, feed | {"max_new_tokens": np.array(5)})
+    too_long = {"token_ids": np.full((1, 20), 5), "max_new_tokens": np.array(1)}
+    for wrong in (feed | {"max_new_tokens": np.array(5)}, too_long):
+        with pytest.raises(Exception, match="must fit into 8 positions"):
+            session.run(None, wrong)
 
 
 @pytest.mark.tensorflow

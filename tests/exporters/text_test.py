@@ -1,6 +1,7 @@
 """Artifacts that take and give text: the tokenizer is in the graph, and exact."""
 
 import json
+import subprocess
 import sys
 from concurrent.futures import Future
 
@@ -553,6 +554,29 @@ def test_no_string_at_all_is_refused_by_a_saved_model(tmp_path, quick, trained):
     assert run(text=tf.constant(["a"]))["embedding"].shape == (1, 16)
     with pytest.raises(tf.errors.InvalidArgumentError, match="one string at least"):
         run(text=tf.constant([], "string"))
+    for wrong in (b"a\xffb", b"\xed\xa0\x80", b"\xc0\x80", b"a\xe2\x82"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="text_must_be_UTF_8"):
+            run(text=tf.constant(["a", wrong]))
+
+
+@pytest.mark.tensorflow
+def test_text_is_read_in_a_process_that_has_imported_tensorflow(
+    tmp_path, quick, trained
+):
+    """Where onnxruntime-extensions, registered by itself, ends the process."""
+    model, path = make(kzoo.SentenceEmbedder, trained("unigram")), tmp_path / "m.onnx"
+    model.export(path, format="onnx", text=True)
+    code = (
+        "import sys, tensorflow, numpy as np, onnxruntime, kzoo.exporters\n"
+        "options = onnxruntime.SessionOptions()\n"
+        "options.register_custom_ops_library(kzoo.exporters.text_operators())\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1], options)\n"
+        "print(*session.run(None, {'text': ['a man']})[0][0])"
+    )
+    command = [sys.executable, "-c", code, path]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = np.array(said.split(), "float32")
+    np.testing.assert_allclose(found, model.embed(["a man"])[0], atol=1e-6)
 
 
 def changed(tokenizer, **parts):

@@ -528,9 +528,10 @@ def test_what_is_forced_fits_beside_each_prompt():
 
 def test_a_mask_of_another_shape_is_named():
     model = causal()
-    inputs = {"token_ids": [[4, 5]], "padding_mask": [[1, 1, 1]]}
-    with pytest.raises(ValueError, match="padding_mask must have the shape of token"):
-        model.generate(inputs)
+    for mask in ([[1, 1, 1]], [1, 1], [[[1, 1]]]):
+        inputs = {"token_ids": [[4, 5]], "padding_mask": mask}
+        with pytest.raises(ValueError, match="padding_mask must have the shape of tok"):
+            model.generate(inputs)
     with pytest.raises(ValueError, match="A file holds those processors that the ta"):
         model.search_inputs(processors=[lambda scores, context: scores])
 
