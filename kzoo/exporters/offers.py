@@ -6,6 +6,7 @@ from kzoo.exporters import genai
 from kzoo.exporters import text as text_form
 from kzoo.exporters.checks import check_finite
 from kzoo.exporters.errors import ExportError
+from kzoo.layers.lora import has_lora
 
 
 def offered(task, format, text):
@@ -65,11 +66,8 @@ def check_model(task):
         raise ExportError(
             f"{task.name} has no weights yet. Call it once on data, or build() it."
         )
-    policies = {
-        layer.dtype_policy.name
-        for layer in task._flatten_layers()
-        if layer.dtype_policy.name != "float32"
-    }
+    layers = task._flatten_layers()
+    policies = {layer.dtype_policy.name for layer in layers} - {"float32"}
     if any("int" in policy or "float8" in policy for policy in policies):
         raise ExportError(
             f"{task.name} was quantised by Keras to {sorted(policies)}, which no "
@@ -77,9 +75,10 @@ def check_model(task):
             "'int8_weights' or 'int4'."
         )
     if policies:
+        merge = "call merge_lora(), " if any(map(has_lora, layers)) else ""
         raise ExportError(
             f"{task.name} computes in {sorted(policies)}; artifacts compute in "
             "float32, as verification expects. Build the model with dtype='float32', "
-            "load this one's weights into it, and export that."
+            f"{merge}load this one's weights into it, and export that."
         )
     check_finite(task.named_variables())

@@ -659,6 +659,20 @@ def test_a_mixed_precision_model_is_refused(tmp_path, policy):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_adapters_of_mixed_precision_are_exported_as_the_error_says(tmp_path):
+    model = make(kzoo.CausalLM, num_layers=1, dtype="mixed_bfloat16")
+    model.enable_lora(2)
+    perturb(model.weights)
+    said = r"dtype='float32', call merge_lora\(\), load this one's weights into it"
+    with pytest.raises(ExportError, match=said):
+        model.export(tmp_path / "model", format="onnx")
+    model.merge_lora()
+    model.save_safetensors(tmp_path / "weights.safetensors")
+    full = make(kzoo.CausalLM, num_layers=1)
+    full.load_safetensors(tmp_path / "weights.safetensors")
+    assert full.export(tmp_path / "m.onnx", format="onnx", functions="forward").checks
+
+
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     model = make()
     variable = model.encoder.blocks[1].feed_forward.intermediate.bias
