@@ -92,7 +92,8 @@ def main():
     """What the console script runs."""
     _write_any_text()
     # A service manager's end, too, leaves nothing half-written behind.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         console.one_line_errors(app)(prog_name="kzoo")  # its help is written, too
     except typer.Exit as end:

@@ -296,7 +296,7 @@ def _write(lines, output):
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
-    elif output.suffix == ".gz":
+    elif output.suffix.lower() == ".gz":
         with replacing(output) as partial:
             partial.write_bytes(gzip.compress(text.encode()))
     else:

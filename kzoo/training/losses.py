@@ -306,31 +306,6 @@ def _with_own_gradient(y_true, logits, label_smoothing):
 class _NumberLoss(KeepsArguments, MaskedLoss):
     """Over targets that are numbers; NaN is left out."""
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        """The mean loss; see the class."""
-        return super().__call__(*self._read(y_true, y_pred), sample_weight)
-
-    def _read(self, y_true, y_pred):
-        """Both in float32 and of one shape."""
-        y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
-        rule = "predictions_have_the_shape_of_targets"
-        # TensorFlow knows no rank once a model was given (B,) and (B, 1).
-        if _rank(y_pred) is None:
-            return y_true, _shaped(y_pred, ops.shape(y_true), rule)
-        if _rank(y_true) is not None:
-            shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
-            short, long = shapes
-            short += (1,) * (len(long) - len(short))
-            if any(
-                None not in pair and pair[0] != pair[1] for pair in zip(short, long)
-            ):
-                raise ValueError(
-                    "Predictions must have the shape of their targets, or one axis of "
-                    f"1 more. Received: {tuple(y_pred.shape)} for "
-                    f"{tuple(y_true.shape)}."
-                )
-        return _shaped(y_true, ops.shape(y_pred), rule), y_pred
-
     def weights(self, y_true, sample_weight=None):
         """The weight of each target: `sample_weight` or 1, and 0 at NaN."""
         missing = ops.cast(ops.isnan(ops.cast(y_true, "float32")), "int32")
@@ -354,6 +329,7 @@ class MaskedSquaredError(_NumberLoss):
 
     def call(self, y_true, y_pred):
         """The squared error of each target, float32; 0 at NaN."""
+        y_true, y_pred = _numbers(y_true, y_pred)
         error = y_pred - y_true
         return ops.square(ops.where(ops.isnan(y_true), 0.0, error))
 
@@ -375,9 +351,10 @@ class MaskedBinaryCrossEntropy(_NumberLoss):
 
     def call(self, y_true, y_pred):
         """The loss of each target, float32; 0 at NaN."""
+        y_true, logits = _numbers(y_true, y_pred)
         fits = _within(y_true, (0.0, 1.0))
         # Before the product, whose gradient is the target.
-        loss = ops.softplus(y_pred) - ops.where(fits, y_true, 0.0) * y_pred
+        loss = ops.softplus(logits) - ops.where(fits, y_true, 0.0) * logits
         loss = ops.where(fits, loss, float("nan"))
         return ops.where(ops.isnan(y_true), 0.0, loss)
 
@@ -428,9 +405,6 @@ class CosineSimilarityLoss(_NumberLoss):
                 "CosineSimilarityLoss.cosine_range must lie in [-1, 1]. "
                 f"Received: {self.cosine_range}."
             )
-
-    def _read(self, y_true, y_pred):
-        return y_true, y_pred  # each score beside two vectors
 
     def call(self, y_true, y_pred):
         """The squared error of each pair, float32 (B,); 0 at NaN."""
@@ -546,6 +520,24 @@ def unit_vectors(x):
     return x / ops.sqrt(ops.maximum(squares, 1e-24))
 
 
+def _numbers(y_true, y_pred):
+    """Both in float32 and of the shape of `y_true`; flat where its rank is unknown."""
+    y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
+    rule = "predictions_have_the_shape_of_targets"
+    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
+        y_pred = ops.reshape(y_pred, (-1,))  # as its weights are
+        return _shaped(y_true, ops.shape(y_pred), rule), y_pred
+    if _rank(y_pred) is not None:
+        shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
+        short, long = shapes[0] + (1,) * (len(shapes[1]) - len(shapes[0])), shapes[1]
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(short, long)):
+            raise ValueError(
+                "Predictions must have the shape of their targets, or one axis of 1 "
+                f"more. Received: {tuple(y_pred.shape)} for {tuple(y_true.shape)}."
+            )
+    return y_true, _shaped(y_pred, ops.shape(y_true), rule)
+
+
 def _within(values, ends):
     return ops.logical_and(values >= ends[0], values <= ends[1])
 
@@ -594,5 +586,11 @@ def token_weights(y_true, ignore_id, sample_weight=None):
                 "sample_weight is of the targets' shape, with fewer axes or some of 1. "
                 f"Received: shape {given} for targets of shape {tuple(weights.shape)}."
             )
+        if keras.backend.backend() == "tensorflow":  # which may learn shapes late
+            import tensorflow as tf
+
+            rule = "sample_weight_has_the_shape_of_targets"
+            shape = ops.shape(weights)
+            sample_weight = tf.broadcast_to(sample_weight, shape, name=rule)
         weights = weights * sample_weight
     return weights

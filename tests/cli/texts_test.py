@@ -79,7 +79,7 @@ def test_files_are_read_and_written(run, translator, tmp_path):
 
 
 def test_a_file_of_results_is_packed_where_its_name_says(run, translator, tmp_path):
-    target = tmp_path / "out.txt.gz"
+    target = tmp_path / "out.txt.GZ"
     run("translate", translator, "abc", "-o", target, *FEW)
     (expected,) = load_task(translator).generate(["abc"], max_new_tokens=6)
     assert gzip.decompress(target.read_bytes()).decode() == expected + "\n"

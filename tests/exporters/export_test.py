@@ -184,10 +184,20 @@ def operations(path, signature):
 
 
 @pytest.mark.tensorflow
-def test_a_saved_model_without_its_report_says_itself_what_it_offers(tmp_path):
+def test_a_saved_model_without_its_report_says_itself_what_it_offers(
+    tmp_path, monkeypatch
+):
+    traced, trace = [], saved_model._concrete
+
+    def counted(function):
+        traced.append(function.name)
+        return trace(function)
+
+    monkeypatch.setattr(saved_model, "_concrete", counted)
     model = make(kzoo.CausalLM, num_layers=1, positions="none")
     path = tmp_path / "model"
     report = model.export(path, functions=["prefill", "forward"])
+    assert traced == ["prefill", "forward"]  # which is serving_default, too
     (path / "report.json").unlink()
     again = verify(path, model)
     assert set(again.functions) == set(report.functions)

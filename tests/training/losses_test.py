@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from kzoo.training import (
     ContrastiveLoss,
@@ -202,18 +203,61 @@ def test_targets_of_another_shape_are_named_when_run(traced, shape, dtype, jit_c
         (None, (3, 1), (2,)),
     ],
 )
+@pytest.mark.parametrize("weighted", [False, True])
 def test_numbers_of_another_shape_are_named_when_run(
-    traced, outputs, shape, jit_compile
+    traced, outputs, shape, jit_compile, weighted
 ):
-    def loss(y_true, y_pred):  # the weights of other shapes, too
-        return MaskedSquaredError()(y_true, y_pred, y_pred + 1)
+    def loss(y_true, y_pred):
+        weights = ops.reshape(y_pred, (-1,)) if len(shape) == 1 else y_pred
+        return MaskedSquaredError()(y_true, y_pred, weights + 1 if weighted else None)
 
     run = when_run(loss, "float32", traced, (None, outputs[1]), jit_compile)
-    y_pred = np.zeros(outputs, "float32")
-    with pytest.raises(Exception, match="predictions_have_the_shape_of_targets"):
+    y_pred, fits = np.zeros(outputs, "float32"), outputs[: len(shape)]
+    rules = "(predictions_have|sample_weight_has)_the_shape_of_targets"
+    with pytest.raises(Exception, match=rules):
         run(np.ones(shape, "float32"), y_pred)
-    fits = outputs[: len(shape)]
-    assert float(run(np.ones(fits, "float32"), y_pred)) == 1.0
+    y_true = np.arange(math.prod(fits), dtype="float32").reshape(fits)
+    expected = np.mean(y_true**2)
+    assert float(run(y_true, y_pred)) == pytest.approx(expected)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2), (6, 1)])
+def test_weights_of_another_shape_are_named_when_run(shape, jit_compile):
+    def loss(weights, logits):
+        return MaskedCrossEntropy()(np.ones((2, 3), "int32"), logits, weights)
+
+    free = (None, None)
+    run = when_run(loss, "float32", free, (*free, 5), jit_compile)
+    logits = np.zeros((2, 3, 5), "float32")
+    with pytest.raises(Exception, match="sample_weight_has_the_shape_of_targets"):
+        run(np.ones(shape, "float32"), logits)
+    for fits in ((2, 3), (2, 1)):
+        weights = np.full(fits, 3, "float32")
+        assert float(run(weights, logits)) == pytest.approx(math.log(5))
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(MaskedSquaredError(), 1.0), (MaskedBinaryCrossEntropy(), math.log(2))],
+)
+def test_numbers_keep_keras_s_mask_in_mixed_precision(loss, expected):
+    """A cast before Keras reads it would lose it."""
+    dense = keras.layers.Dense(1, dtype="mixed_bfloat16")
+    model = keras.Sequential([keras.layers.Masking(), dense])
+    x = np.array([[[1.0], [0.0], [0.0]]], "float32")
+    model(x)
+    dense.set_weights([np.array([[-50.0]]), np.array([50.0])])
+    model.compile(loss=loss)
+    y_true = np.array([[1.0, 0.0, 0.0]], "float32")
+    assert model.evaluate(x, y_true, verbose=0) == pytest.approx(expected)
+
+
+def test_the_loss_of_each_number_has_the_targets_shape():
+    y_true, y_pred = np.array([1.0, 2.0, 3.0]), np.array([[1.0], [1.0], [1.0]])
+    each = ops.convert_to_numpy(MaskedSquaredError().call(y_true, y_pred))
+    assert each.tolist() == [0.0, 1.0, 4.0]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def _generation(task, function, codec):
 
     def call(inputs):
         inputs = {**own, **inputs}
-        ids, mask = codec.encode(strings.not_empty(inputs.pop("text"), "text"))
+        ids, mask = codec.encode(strings.checked(inputs.pop("text"), "text"))
         columns = [*_ends(ids, before), (ids, mask), *_ends(ids, after)]
         if not [*before, *after]:  # an empty text has a place, too
             ((none, seen),) = _ends(ids, [task.config.pad_token_id])
@@ -140,7 +140,7 @@ def _reading(task, function, codec, texts):
     with_segments = "segment_ids" in task._signature()
 
     def call(inputs):
-        parts = [codec.encode(strings.not_empty(inputs[name], name)) for name in names]
+        parts = [codec.encode(strings.checked(inputs[name], name)) for name in names]
         ids = parts[0][0]
         first, *others = task.template.around(texts)
         columns = _ends(ids, first)

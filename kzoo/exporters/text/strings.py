@@ -144,7 +144,7 @@ def _(graph, strings):
 
 
 @op
-def not_empty(text, name):
+def checked(text, name):
     """The text, string (B,); a run ends in an error where there is none.
 
     Or where it is no UTF-8, which TensorFlow lets into a string and Python does not.
@@ -158,7 +158,7 @@ def not_empty(text, name):
     return ops.required(text, tf.size(text) > 0, _SOME.format(name))
 
 
-@not_empty.emits
+@checked.emits
 def _(graph, text, name):
     return _required(text, ops.dim(text, 0) > 0, _SOME.format(name))
 
