@@ -1,5 +1,6 @@
-"""On JAX: an error leaves a model the weights that it had."""
+"""On JAX: an error leaves a model the weights that it had; no step is an old one."""
 
+import contextlib
 import functools
 
 import keras
@@ -28,6 +29,23 @@ def _leaving_weights(method):
     return run
 
 
+@contextlib.contextmanager
+def _anew(model, step):
+    """Inside, a step of the model equals no other, for `jax.jit`.
+
+    That takes equal functions for one, and a method equals itself after the model was
+    compiled with another loss: as long as the former program lives, until it is
+    collected, that one ran.
+    """
+    own = {step: vars(model)[step]} if step in vars(model) else {}
+    vars(model)[step] = functools.partial(getattr(model, step))
+    try:
+        yield
+    finally:
+        del vars(model)[step]
+        vars(model).update(own)
+
+
 class KeepsState:
     """Mixin of models whose weights outlive what goes wrong while Keras has them.
 
@@ -42,6 +60,16 @@ class KeepsState:
     train_on_batch = _leaving_weights(keras.Model.train_on_batch)
     test_on_batch = _leaving_weights(keras.Model.test_on_batch)
     predict_on_batch = _leaving_weights(keras.Model.predict_on_batch)
+
+    def make_train_function(self, force=False):
+        """Keras's."""
+        with _anew(self, "train_step"):
+            return super().make_train_function(force)
+
+    def make_test_function(self, force=False):
+        """Keras's."""
+        with _anew(self, "test_step"):
+            return super().make_test_function(force)
 
     def _get_jax_state(self, **taken):
         state = super()._get_jax_state(**taken)

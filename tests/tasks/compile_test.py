@@ -41,6 +41,26 @@ def test_accuracy_leaves_out_padding(name):
     assert both[name] == both["mine"] == pytest.approx(expected)
 
 
+def test_a_model_compiled_again_computes_what_it_was_compiled_for():
+    """While the former steps are alive, too, which JAX takes for the new ones."""
+    model, held, losses = causal(), [], []
+    for smoothing, metric in (
+        (0.0, TokenAccuracy(0, "a")),
+        (0.5, TokenAccuracy(0, "b")),
+    ):
+        model.compile(
+            keras.optimizers.SGD(0.0), label_smoothing=smoothing, metrics=[metric]
+        )
+        learned = model.fit(WORDS, batch_size=len(WORDS), verbose=0).history
+        found = model.evaluate(WORDS, verbose=0, return_dict=True)
+        assert {*learned} == {*found} == {"loss", metric.name}
+        losses.append((learned["loss"][0], found["loss"]))
+        held += [model.train_function, model.test_function]
+    for before, after in zip(*losses, strict=True):
+        assert abs(after - before) > 1e-3
+    assert losses[1][0] == pytest.approx(losses[1][1], rel=1e-5)
+
+
 def test_accuracy_leaves_out_ignored_targets():
     model = tagger()
     sentences = [["abcd", "ab"], ["abc"]]
