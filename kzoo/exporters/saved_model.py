@@ -61,7 +61,7 @@ def write(functions, variables, target):
     module.model_variables = [variable.value for variable in variables]
     signatures = {function.name: _concrete(function) for function in functions}
     last = functions[-1]
-    served = _at_defaults(last, "serving_default")  # whose graph has no options
+    served = _at_defaults(last)  # whose graph has no options
     same = served.arguments == last.arguments
     signatures[served.name] = signatures[last.name] if same else _concrete(served)
     module.functions = list(signatures.values())
@@ -85,10 +85,10 @@ def write(functions, variables, target):
     return report
 
 
-def _at_defaults(function, name):
-    """The function without the arguments that have a default."""
+def _at_defaults(function):
+    """The function as `serving_default`, without the arguments that have a default."""
     needed = tuple(a for a in function.arguments if a.default is None)
-    return dataclasses.replace(function, name=name, arguments=needed)
+    return dataclasses.replace(function, name="serving_default", arguments=needed)
 
 
 def _concrete(function):
@@ -125,7 +125,7 @@ def verify(cases, target, report):
         raise ExportError(f"No SavedModel at {target}.")
     functions = {case.function.name: case.function for case in cases}
     last = list(functions.values())[-1]
-    served = _at_defaults(last, "serving_default")
+    served = _at_defaults(last)
     first = served.arguments[0].name
     made = [c.inputs for c in cases if c.function is last and not c.rows]
     # Not the longest texts, which would take long: their cases have few new tokens.

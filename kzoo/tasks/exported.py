@@ -329,14 +329,13 @@ class ExportsGeneration(Exports):
         decoder, limit = self.config.decoder, inputs["max_new_tokens"]
         if decoder.positions == "learned":
             places = room = decoder.max_sequence_length
-            read_first = "max_new_tokens"
+            name = "max_new_tokens"
             if not self.config.encoder:
                 real = self._padding_mask(inputs[prompt])
                 room = places - ops.max(ops.sum(ops.cast(real, "int32"), axis=1))
-                read_first = prompt  # which may be too long by itself
+                name = prompt  # which may be too long by itself, and is read first
             message = f"prompt and max_new_tokens must fit into {places} positions"
-            value = ops.required(inputs[read_first], limit <= room, message)
-            inputs[read_first] = value
+            inputs[name] = ops.required(inputs[name], limit <= room, message)
         return inputs
 
     def _axis(self, name):

@@ -147,13 +147,13 @@ def _(graph, strings):
 def checked(text, name):
     """The text, string (B,); a run ends in an error where there is none.
 
-    Or where it is no UTF-8, which TensorFlow lets into a string and Python does not.
+    On TensorFlow, whose strings may hold any bytes, also where one is no UTF-8.
     """
     import tensorflow as tf
 
     rule = f"{name}_must_be_UTF_8"
     text = tf.strings.unicode_transcode(
-        text, *["UTF-8"] * 2, errors="strict", name=rule
+        text, "UTF-8", "UTF-8", errors="strict", name=rule
     )
     return ops.required(text, tf.size(text) > 0, _SOME.format(name))
 
