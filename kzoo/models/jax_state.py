@@ -53,6 +53,8 @@ class KeepsState:
     batches, and puts back what the last execution gave. Where one failed before any
     ended, the model had no weights any more. Here it knows them from the beginning, and
     after each step: what a compiled step is given is gone when it ends.
+
+    And a model that is compiled again computes what it was compiled for: see `_anew`.
     """
 
     evaluate = _leaving_weights(keras.Model.evaluate)
@@ -62,12 +64,12 @@ class KeepsState:
     predict_on_batch = _leaving_weights(keras.Model.predict_on_batch)
 
     def make_train_function(self, force=False):
-        """Keras's."""
+        """Keras's, of a function that no other compiled step has."""
         with _anew(self, "train_step"):
             return super().make_train_function(force)
 
     def make_test_function(self, force=False):
-        """Keras's."""
+        """Keras's, of a function that no other compiled step has."""
         with _anew(self, "test_step"):
             return super().make_test_function(force)
 

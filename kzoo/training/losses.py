@@ -110,6 +110,8 @@ class MaskedCrossEntropy(KeepsArguments, MaskedLoss):
         ids, spread = y_true, are_distributions(y_true, y_pred)
         if spread:
             ids = target_ids(y_true, y_pred, self.ignore_id)
+            rule = "targets_have_the_shape_of_logits"
+            y_true = _shaped(y_true, ops.shape(y_pred), rule)
             logits = ops.log_softmax(ops.cast(y_pred, "float32"), axis=-1)
             q = ops.cast(y_true, "float32")
             each = ops.where(q == 0, 0.0, q * logits)  # no 0 times infinity
@@ -164,6 +166,7 @@ def target_ids(y_true, logits, ignore_id):
             distributions where `ignore_id` is one of their ids.
     """
     y_true = ops.convert_to_tensor(y_true) if isinstance(y_true, list) else y_true
+    ids = y_true
     if are_distributions(y_true, logits):
         if ignore_id >= 0:
             raise ValueError(
@@ -172,12 +175,12 @@ def target_ids(y_true, logits, ignore_id):
             )
         first = ops.cast(y_true[..., 0], "int32")
         best = ops.cast(ops.argmax(y_true, axis=-1), "int32")
-        return ops.where(y_true[..., 0] < 0, first, best)
-    rank, axes = _rank(y_true), len(logits.shape) - 1
-    in_column = rank == axes + 1 and y_true.shape[-1] in (1, None)
+        ids = ops.where(y_true[..., 0] < 0, first, best)
+    rank, axes = _rank(ids), len(logits.shape) - 1
+    in_column = rank == axes + 1 and ids.shape[-1] in (1, None)
     if rank is not None and not (
         (rank == axes or in_column)
-        and _may_equal(y_true.shape[:axes], logits.shape[:axes])
+        and _may_equal(ids.shape[:axes], logits.shape[:axes])
     ):
         raise ValueError(
             "Targets are ids, one for each row of logits, or distributions, floats "
@@ -185,7 +188,7 @@ def target_ids(y_true, logits, ignore_id):
             f"Received: targets of shape {tuple(y_true.shape)} for logits of shape "
             f"{tuple(logits.shape)}."
         )
-    return _shaped(y_true, ops.shape(logits)[:-1], "targets_are_ids_of_rows_of_logits")
+    return _shaped(ids, ops.shape(logits)[:-1], "targets_are_ids_of_rows_of_logits")
 
 
 def _shaped(x, shape, rule):
@@ -410,7 +413,7 @@ class CosineSimilarityLoss(_NumberLoss):
         """The squared error of each pair, float32 (B,); 0 at NaN."""
         _check_texts(y_pred, {2}, "CosineSimilarityLoss learns from pairs")
         (lowest, highest), (low, high) = self.score_range, self.cosine_range
-        y_true = ops.reshape(ops.cast(y_true, "float32"), (-1,))
+        y_true = _of_rows(ops.cast(y_true, "float32"), y_pred)
         wanted = low + (y_true - lowest) * ((high - low) / (highest - lowest))
         vectors = unit_vectors(y_pred)
         cosine = ops.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
@@ -468,7 +471,7 @@ class ContrastiveLoss(KeepsArguments, MaskedLoss):
     def call(self, y_true, y_pred):
         """The loss of each anchor, float32 (B,); 0 in a filling row."""
         _check_texts(y_pred, None, "ContrastiveLoss learns from pairs or triples")
-        counts = ops.reshape(ops.cast(y_true, "float32") != 0, (-1,))
+        counts = _of_rows(ops.cast(y_true, "float32"), y_pred) != 0
         vectors = unit_vectors(y_pred)
         anchors, others = vectors[:, 0], vectors[:, 1:]
         right = ops.sum(anchors * others[:, 0], axis=-1) / self.temperature
@@ -553,6 +556,20 @@ def _check_texts(y_pred, allowed, rule):
         )
 
 
+def _of_rows(y_true, y_pred):
+    """Targets (B,), as they are or of (B, 1), one for each row of embeddings."""
+    shape, rows = y_true.shape, y_pred.shape[0]
+    if _rank(y_true) is not None and not (
+        len(shape) in (1, 2) and _may_equal(shape, (rows, 1)[: len(shape)])
+    ):
+        raise ValueError(
+            "Targets are numbers, one for each row of embeddings. "
+            f"Received: shape {tuple(shape)} for embeddings of shape "
+            f"{tuple(y_pred.shape)}."
+        )
+    return _shaped(y_true, ops.shape(y_pred)[:1], "targets_are_one_for_each_row")
+
+
 def token_weights(y_true, ignore_id, sample_weight=None):
     """The weight of each token: `sample_weight` or 1, and 0 at `ignore_id`.
 
@@ -572,13 +589,15 @@ def token_weights(y_true, ignore_id, sample_weight=None):
     # Through an integer dtype: `fit` may hand over ids as floats.
     weights = ops.cast(ops.cast(y_true, "int32") != ignore_id, "float32")
     if sample_weight is not None:
+        rule = "sample_weight_has_the_shape_of_targets"
         sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
         if getattr(sample_weight.shape, "rank", 0) is None:
             # TensorFlow, once a model was given both weights of rows and of tokens.
-            sample_weight = ops.reshape(sample_weight, (ops.shape(weights)[0], -1))
+            sample_weight = _shaped(sample_weight, (ops.shape(weights)[0], -1), rule)
         given, axes = tuple(sample_weight.shape), len(weights.shape)
         if len(given) > axes and not {*given[axes:]} - {1, None}:  # (B, 1) for (B,)
-            sample_weight = ops.squeeze(sample_weight, tuple(range(axes, len(given))))
+            shape = ops.shape(sample_weight)[:axes]
+            sample_weight = _shaped(sample_weight, shape, rule)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = ops.expand_dims(sample_weight, -1)
         if not _spreads(sample_weight.shape, weights.shape):
@@ -589,7 +608,6 @@ def token_weights(y_true, ignore_id, sample_weight=None):
         if keras.backend.backend() == "tensorflow":  # which may learn shapes late
             import tensorflow as tf
 
-            rule = "sample_weight_has_the_shape_of_targets"
             shape = ops.shape(weights)
             sample_weight = tf.broadcast_to(sample_weight, shape, name=rule)
         weights = weights * sample_weight

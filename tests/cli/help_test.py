@@ -107,6 +107,20 @@ def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_signal_that_is_ignored_stays_so():
+    """As under `nohup`-like wrappers that end what they run by other means."""
+    code = (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "from kzoo import cli\n"
+        "@cli.app.command()\n"
+        "def raised():\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "cli.main()"
+    )
+    subprocess.run([sys.executable, "-c", code, "raised"], check=True)
+
+
 def test_a_closed_output_is_no_traceback():
     command = f"{sys.executable} -m kzoo presets >&-"
     result = subprocess.run(command, shell=True, capture_output=True, check=False)

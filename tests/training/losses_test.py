@@ -1,6 +1,7 @@
 """Losses against loops in float64."""
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -237,6 +238,81 @@ def test_weights_of_another_shape_are_named_when_run(shape, jit_compile):
     for fits in ((2, 3), (2, 1)):
         weights = np.full(fits, 3, "float32")
         assert float(run(weights, logits)) == pytest.approx(math.log(5))
+
+
+@pytest.mark.parametrize("traced", [(None, None), None])
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.tensorflow
+def test_weights_of_rows_may_be_a_column_when_run(traced, jit_compile):
+    """A model that was given weights (B,) and (B, 1) knows no more of them."""
+
+    def loss(weights, y_pred):
+        y_true = ops.convert_to_tensor([1.0, 2.0, 3.0])
+        return MaskedSquaredError()(y_true, y_pred, weights)
+
+    run = when_run(loss, "float32", traced, (None, 1), jit_compile)
+    y_pred = np.zeros((3, 1), "float32")
+    weights = np.array([[1.0], [2.0], [3.0]], "float32")
+    assert float(run(weights, y_pred)) == pytest.approx((1 + 8 + 27) / 6)
+    for shape in ((3, 3), (2, 1)):
+        with pytest.raises(Exception, match="sample_weight_has_the_shape_of_targets"):
+            run(np.ones(shape, "float32"), y_pred)
+
+
+def test_weights_may_be_a_column_after_a_row():
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(loss=MaskedSquaredError())
+    x, y = np.zeros((3, 2), "float32"), np.array([1.0, 2.0, 3.0])
+    for weights in (y, y[:, None], y):
+        for targets in (y, y[:, None]):
+            found = model.evaluate(x, targets, sample_weight=weights, verbose=0)
+            assert found == pytest.approx((1 + 8 + 27) / 6)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5), (1, 3, 5), (3, 3, 5)])
+def test_distributions_of_another_shape_are_named(shape):
+    """Of 1 they would broadcast, to a loss that is a multiple."""
+    loss, logits = MaskedCrossEntropy(ignore_id=-1), np.zeros((2, 3, 5), "float32")
+    with pytest.raises(ValueError, match=re.escape(f"targets of shape {shape}")):
+        loss(np.full(shape, 0.2, "float32"), logits)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("shape", [(2, 1, 5), (1, 3, 5), (3, 3, 5)])
+def test_distributions_of_another_shape_are_named_when_run(shape, jit_compile):
+    free, loss = (None, None, 5), MaskedCrossEntropy(ignore_id=-1)
+    run = when_run(loss, "float32", free, free, jit_compile)
+    logits = np.zeros((2, 3, 5), "float32")
+    rules = "targets_(have_the_shape|are_ids_of_rows)_of_logits"
+    with pytest.raises(Exception, match=rules):
+        run(np.full(shape, 0.2, "float32"), logits)
+    y_true = np.full((2, 3, 5), 0.2, "float32")
+    assert float(run(y_true, logits)) == pytest.approx(math.log(5))
+
+
+@pytest.mark.parametrize("loss", [CosineSimilarityLoss(), ContrastiveLoss()])
+@pytest.mark.parametrize("shape", [(1,), (2,), (1, 1), (3, 2), (1, 3)])
+def test_targets_of_embeddings_are_one_for_each_row(loss, shape):
+    vectors = np.random.default_rng(0).normal(size=(3, 2, 4)).astype("float32")
+    ones = np.ones(3, "float32")
+    assert float(loss(ones[:, None], vectors)) == float(loss(ones, vectors))
+    with pytest.raises(ValueError, match="one for each row of embeddings"):
+        loss(np.ones(shape, "float32"), vectors)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("loss", [CosineSimilarityLoss(), ContrastiveLoss()])
+@pytest.mark.parametrize("traced", [(None,), None])
+def test_targets_of_embeddings_are_one_for_each_row_when_run(loss, traced, jit_compile):
+    run = when_run(loss, "float32", traced, (None, 2, 4), jit_compile)
+    vectors = np.random.default_rng(0).normal(size=(3, 2, 4)).astype("float32")
+    ones = np.ones(3, "float32")
+    assert float(run(ones, vectors)) == pytest.approx(float(loss(ones, vectors)))
+    for count in (1, 2):
+        with pytest.raises(Exception, match="targets_are_one_for_each_row"):
+            run(np.ones(count, "float32"), vectors)
 
 
 @pytest.mark.parametrize(
