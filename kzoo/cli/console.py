@@ -71,18 +71,32 @@ def one_line_errors(command):
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            _end("Interrupted.", INTERRUPTED)
+            _say("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader (`head`) has what it wants; Python would complain at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
-            code = _exit_code(error)
-            if code is None or os.environ.get("KZOO_TRACEBACK"):
-                raise
-            _end(_message(error), code)
+            raise typer.Exit(said(error)) from None
 
     return run
+
+
+def said(error):
+    """Writes a user's mistake as a line; called where an exception is handled.
+
+    Returns:
+        int, the exit status.
+
+    Raises:
+        Exception: the error, where it is a bug.
+    """
+    code = _exit_code(error)
+    if code is None or os.environ.get("KZOO_TRACEBACK"):
+        raise error
+    _say(_message(error))
+    return code
 
 
 def _exit_code(error):
@@ -140,10 +154,8 @@ def _message(error):
     return " ".join(str(error).split())
 
 
-def _end(message, code):
-    line = Text.assemble(("Error: ", "bold red"), message)
-    err.print(line, soft_wrap=True)
-    raise typer.Exit(code) from None
+def _say(message):
+    err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
 
 def print_table(table):

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
-from kzoo.cli.console import Failure, ModelFolder, err, load_model, progress
+from kzoo.cli.console import Failure, ModelFolder, load_model, note, progress, said
 from kzoo.cli.reports import check_file, check_kept
 from kzoo.files import replacing, write_text
+
+_TYPE = "Type a text and Enter; Ctrl-D ends."
 
 
 def _number(help, name="N", **limits):
@@ -128,7 +130,7 @@ def command(task_name, results, pieces, verb):
     ):
         """Runs the command."""
         check_output(output, model, input)
-        sources = read_texts(text, input)
+        sources = read_texts(text, input, at_once=output is not None)
         task = load_model(model, task_name)
         from kzoo.generation import SearchOptions  # now that Keras is loaded anyway
 
@@ -206,8 +208,17 @@ def check_output(path, *kept):
     check_kept("--output", path, *files)
 
 
-def read_texts(arguments, input_path):
-    """Texts of the arguments, a file, or standard input; `None` for a terminal."""
+def read_texts(arguments, input_path, at_once=True):
+    """Texts of the arguments, a file, or standard input.
+
+    Args:
+        arguments: strings, or `None`.
+        input_path: of a file, or `None`.
+        at_once: whether what is typed is read to its end, too.
+
+    Returns:
+        list of strings; `None` for a terminal, unless `at_once`.
+    """
     from kzoo.data.sources import decoded
 
     if arguments and input_path:
@@ -227,9 +238,11 @@ def read_texts(arguments, input_path):
         where = str(input_path)
     elif sys.stdin is None:  # closed
         raise Failure("Give texts as arguments or --input: standard input is closed.")
-    elif sys.stdin.isatty():
+    elif sys.stdin.isatty() and not at_once:
         return None
     else:
+        if sys.stdin.isatty():
+            note(_TYPE)
         content, where = sys.stdin.buffer.read(), "standard input"
     text = decoded(content, where)
     if not text.strip():
@@ -250,11 +263,7 @@ def write(texts, output, generate, *, description, n_best, scores):
         scores: whether lines begin with the score.
     """
     if texts is None:
-        err.print("[dim]Type a text and Enter; Ctrl-D ends.[/dim]")
-        for number, line in enumerate(iter(sys.stdin.readline, ""), 1):
-            if line.strip():
-                (group,) = _groups(*generate([line.strip()], None), n_best)
-                _write(_format(group, n_best, scores, number), None)
+        _answer_what_is_typed(generate, n_best, scores)
         return
     # An empty line is no text, but its line in the output keeps the files parallel.
     full = [text for text in texts if text.strip()]
@@ -270,6 +279,21 @@ def write(texts, output, generate, *, description, n_best, scores):
         else:
             lines.append("")
     _write(lines, output)
+
+
+def _answer_what_is_typed(generate, n_best, scores):
+    """Writes a line's results before it reads the next, whatever is wrong with one."""
+    from kzoo.data.sources import decoded
+
+    note(_TYPE)
+    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), 1):
+        try:
+            text = decoded(line, f"text {number}").strip()
+            if text:
+                (group,) = _groups(*generate([text], None), n_best)
+                _write(_format(group, n_best, scores, number), None)
+        except ValueError as error:
+            said(error)
 
 
 def _groups(results, values, n_best):

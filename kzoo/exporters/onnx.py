@@ -60,7 +60,7 @@ def emit(function, names, opset, low_memory=False):
                 default=argument.default,
             )
         try:
-            values = function.call(inputs)
+            values = function.computed(inputs)
         except Exception as error:  # each backend has its own
             said = str(error)  # of a user's processor all is said already
             if "OnnxValue" not in said or said.startswith("The processor "):

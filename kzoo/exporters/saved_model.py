@@ -96,7 +96,7 @@ def _concrete(function):
     import tensorflow as tf
 
     def call(**inputs):
-        return function.call(inputs)
+        return function.computed(inputs)
 
     specs = {
         a.name: tf.TensorSpec(a.shape, a.dtype, name=a.name) for a in function.arguments

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kzoo import ops
+
 # The case that is as long as a model's positions or window need it, where one is.
 LONG = "batch 1, long"
 
@@ -81,3 +83,19 @@ class Function:
     given: Callable | None = None
     resources: Callable = tuple
     task: object = None
+
+    def computed(self, inputs):
+        """What `call` gives, in a graph that ends a run where rows do not go together.
+
+        One row would be broadcast to all. Of a cache only the first tensor is looked
+        at: it has many, all of one step.
+        """
+        kinds = {a.name: a.dtype for a in self.arguments if a.axes[:1] == ("batch",)}
+        names = [name for name, dtype in kinds.items() if dtype in ("int32", "bool")]
+        names += [name for name, dtype in kinds.items() if dtype == "float32"][:1]
+        for name in names[1:]:
+            ids = inputs[names[0]]
+            same = ops.dim(inputs[name], 0) == ops.dim(ids, 0)
+            message = f"{name} must have as many rows as {names[0]}"
+            inputs = inputs | {names[0]: ops.required(ids, same, message)}
+        return self.call(inputs)

@@ -1,5 +1,6 @@
 """`verify`: an artifact that was exported, beside a task, once more."""
 
+import functools
 import json
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.inputs import batches, together
 from kzoo.exporters.offers import check_model, forward_of, names_of, offered
-from kzoo.exporters.quantize import Matrices
+from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport, joined
 from kzoo.layers.lora import lora_merged
 
@@ -87,12 +88,13 @@ def verify(path, task, inputs=None):
         format = "genai"
     elif (path / "saved_model.pb").is_file():
         format = "tf_saved_model"
-    opened = {}
+    opened, head_of = {}, functools.cache(onnx.head_of)
     if is_file_name(path) and not path.is_dir():
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
         if onnx.metadata_in(session).get("exporter") == "tf2onnx":
             return _verify_converted(path, task, inputs)
+        _check_said(path, onnx.said_of(path, head_of(path)), task)
     beside = _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
         declared = saved_model.signatures_of(path)
@@ -118,12 +120,17 @@ def verify(path, task, inputs=None):
         paths = _onnx_files(path, functions, opened, said, format)
         functions = {name: functions[name] for name in paths}
         for name, file in paths.items():
-            heads[name] = head = onnx.head_of(file)
+            heads[name] = head = head_of(file)
             inside = onnx.said_of(file, head)
             _check_said(file, inside, task)
             silences += _silence(file, {**beside, **inside}, task)
             onnx.check_defaults(functions[name], file, head)
         mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
+        if mode not in (None, *MODES):
+            raise ExportError(
+                f"{path} says that it is quantized as {mode!r}. Expected one of "
+                f"{MODES}. {ANOTHER}"
+            )
     else:
         silences += _silence(path, beside, task)
     with lora_merged(task):

@@ -195,6 +195,10 @@ def _alike(found, right, packed=False):
     tolerance = _TOLERANCE.get(right.dtype.name, 0.0)
     most = max(np.nanmax(np.abs(_wide(right[part])), initial=0.0) for part in parts)
     within = 1.0 if right.dtype == "uint8" else tolerance * most
+    if right.dtype in ("uint8", "int8"):  # codes: of rounding few are a step off
+        differ = sum(np.count_nonzero(found[part] != right[part]) for part in parts)
+        if differ > max(1, right.size // 100):
+            return False
     return all(
         np.allclose(
             _wide(found[part], packed), _wide(right[part], packed), 0.0, within, True

@@ -34,6 +34,7 @@ def genai_function(task):
         length = seen + ops.dim(inputs["input_ids"], 1)
         message = "attention_mask must be as long as the cache and input_ids together"
         mask = ops.required(mask, ops.dim(mask, 1) == length, message)
+        mask = in_table(mask, "attention_mask", 0, 2)
         ids = in_table(inputs["input_ids"], "input_ids", 0, config.vocabulary_size)
         positions = inputs["position_ids"]
         if config.positions == "learned":

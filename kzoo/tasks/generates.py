@@ -615,7 +615,7 @@ class Generates(Task):
 def _between_ends(ids, real):
     """A row's ids from the first real one to the last, as a list with `HOLE`s."""
     (places,) = np.nonzero(real)
-    ids = np.where(real, ids, HOLE)
+    ids = np.where(real, ids.astype("int64"), HOLE)  # which unsigned ints have not
     return ids[places[0] : places[-1] + 1].tolist() if len(places) else []
 
 

@@ -292,10 +292,8 @@ class Run:
         done = self.epochs_done
         if training.best:
             keeps = [BestEpoch(self._work / _BEST, training.best)]
-        elif training.average > 1:
+        else:  # of 1, too: a longer training may average it
             keeps = [CheckpointAverage(self._work / _EPOCHS, training.average)]
-        else:
-            keeps = []
         scores = [_Scores(*self._pairs(self._held_out))]
         validation = self._validation_batches()
         self.task.fit(

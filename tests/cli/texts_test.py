@@ -54,6 +54,42 @@ def test_closed_standard_streams_are_said_or_done_without(translator):
     assert (silent.returncode, silent.stdout.splitlines()) == (0, expected)
 
 
+def typed(content, *arguments):
+    """What a command answers at a terminal where this is typed, bytes."""
+    pty = pytest.importorskip("pty")  # not on Windows
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, content)
+    return subprocess.run(
+        [sys.executable, "-m", "kzoo", *map(str, arguments)],
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},  # strict, as most locales are
+    )
+
+
+def test_a_line_that_is_typed_wrong_does_not_end_the_others(translator):
+    content = b"abc\n\ncaf\xe9\nfed cab\n\x04"
+    result = typed(content, "translate", translator, *FEW)
+    expected = load_task(translator).generate(["abc", "fed cab"], max_new_tokens=6)
+    assert (result.returncode, result.stdout.splitlines()) == (0, expected)
+    hint, error = result.stderr.splitlines()
+    assert "Ctrl-D ends" in hint
+    assert error.startswith("Error: text 3, line 1: byte 0xe9 at offset 3 is not UTF-8")
+
+
+def test_what_is_typed_goes_to_the_output(translator, tmp_path):
+    path = tmp_path / "out.txt"
+    content = b"abc\n\nfed cab\n\x04"
+    result = typed(content, "translate", translator, *FEW, "-o", path)
+    first, last = load_task(translator).generate(["abc", "fed cab"], max_new_tokens=6)
+    assert path.read_text() == f"{first}\n\n{last}\n"
+    assert (result.stdout, result.stderr) == (
+        "",
+        "Type a text and Enter; Ctrl-D ends.\n",
+    )
+
+
 def test_standard_input_stands_alone(run, refused, translator):
     assert "- is standard input, alone" in refused("translate", translator, "-", "abc")
 

@@ -95,8 +95,10 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
 
     more = run(*parts, "--average", 2)
     assert more.exit_code == 2
-    assert "last 0 epochs of 3: average can be 1 at most" in more.stderr
-    changed = run(*parts[:-2], "--epochs", 3, "--seed", 5)
+    assert "last 1 epochs of 3: average can be 1 at most" in more.stderr
+    more = run(*parts[:-1], 4, "--average", 2)  # as it is unasked from 8 epochs on
+    assert more.exit_code == 0, more.output
+    changed = run(*parts[:-1], 4, "--seed", 5)
     assert changed.exit_code == 2
     assert "--seed was 0, now 5" in changed.stderr
     pairs.write_text("other\ttext\n" * 40)

@@ -134,6 +134,30 @@ def test_a_mask_of_another_length_than_cache_and_ids_is_named(folder, length):
         session.run(None, {**feed, **past})
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([[1, 1, 1]], "attention_mask must have as many rows as input_ids"),
+        ([[1, 2, 1], [1, 1, 1]], r"attention_mask must be in \[0, 2\)"),
+        ([[1, 1, 1], [1, -1, 1]], r"attention_mask must be in \[0, 2\)"),
+    ],
+)
+def test_a_mask_that_is_none_of_the_rows_is_named(folder, mask, message):
+    """One row would be that of all, and a 2 would move the places behind it."""
+    session = onnxruntime.InferenceSession(folder[1] / "model.onnx")
+    past = {
+        value.name: np.zeros((2, 2, 0, value.shape[3]), "float32")
+        for value in session.get_inputs()
+        if value.name.startswith("past")
+    }
+    feed = dict(input_ids=[[3, 4, 5]] * 2, position_ids=[[0, 1, 2]] * 2)
+    feed = {
+        n: np.array(x, "int64") for n, x in {**feed, "attention_mask": mask}.items()
+    }
+    with pytest.raises(Exception, match=message):
+        session.run(None, {**feed, **past})
+
+
 def test_the_configs_say_what_the_model_is(folder, bytes_tokenizer):
     _, path, report = folder
     assert {*report.files} == {

@@ -468,6 +468,30 @@ def test_a_task_that_keras_quantised_is_refused(tmp_path, monkeypatch):
         model.export(tmp_path / "m", format="onnx", quantize="int8")
 
 
+@pytest.mark.parametrize("mode", ["int8", "int8_weights"])
+def test_codes_that_all_are_a_step_off_are_refused(tmp_path, mode):
+    """As by another zero point; of rounding only some are, those between two."""
+    model, path = classifier(), tmp_path / "model.onnx"
+    model.export(path, format="onnx", quantize=mode)
+    proto = onnx.load(path)
+    kinds = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+    tables = [t for t in proto.graph.initializer if t.data_type in kinds]
+    for count, message in ((1, None), (None, "stores .* otherwise than")):
+        for table in tables:
+            codes = onnx.numpy_helper.to_array(table).copy()
+            if codes.size < 100:  # zero points
+                continue
+            middle = codes.ravel()[:count] < np.iinfo(codes.dtype).max
+            codes.ravel()[:count][middle] += 1
+            table.CopyFrom(onnx.numpy_helper.from_array(codes, table.name))
+        onnx.save(proto, path)
+        if not message:
+            verify(path, model)
+            continue
+        with pytest.raises(ExportError, match=message):
+            verify(path, model)
+
+
 @pytest.mark.parametrize(
     ("mode", "change"),
     [

@@ -99,6 +99,33 @@ def test_saved_model_steps_give_what_generate_gives(saved, kind):
     assert len({token for row in found for token in row}) > 1
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_a_step_of_other_rows_than_its_cache_is_named(saved, tmp_path, kind):
+    """One row would be that of all."""
+    import tensorflow as tf
+
+    model, path, _ = saved(kind)
+    signatures = tf.saved_model.load(str(path)).signatures
+    model.export(tmp_path / "onnx", format="onnx", functions="step")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "step.onnx")
+    prompts = tf.constant([[5, 6, 7], [8, 9, 0]])
+    state = signatures["prefill"](**{model.prompt_input: prompts})
+    state.pop("logits")
+    feed = {k.replace("present_", "past_"): v.numpy() for k, v in state.items()}
+    feed["tokens"] = np.array([5, 6], "int32")
+    kept = "padding" if kind is kzoo.CausalLM else "memory_padding_mask"
+    for name in ("tokens", kept):
+        wrong = {**feed, name: feed[name][:1]}
+        with pytest.raises(Exception, match="must have as many rows as tokens"):
+            signatures["step"](**{k: tf.constant(v) for k, v in wrong.items()})
+        wrong = {
+            k: v.astype("int64") if v.dtype == "int32" else v for k, v in wrong.items()
+        }
+        with pytest.raises(Exception, match="must have as many rows as tokens"):
+            session.run(None, wrong)
+
+
 def test_names_and_axes(tmp_path):
     model = make(kzoo.Seq2SeqLM, num_layers=1, num_key_value_heads=2)
     report = model.export(tmp_path / "model", format="onnx", functions=STEPS)

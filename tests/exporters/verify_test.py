@@ -462,6 +462,25 @@ def test_an_optimised_file_and_one_of_another_version_are_left_to_the_cases(tmp_
     assert said in str(verify(path, model))
 
 
+def test_a_file_that_says_an_unknown_mode_is_refused(tmp_path):
+    model, path = classifier("a", "b"), tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    proto = onnx.load(path)
+    onnx.helper.set_model_props(proto, {"quantize": "int3"})
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match="quantized as 'int3'. Expected one of"):
+        verify(path, model)
+
+
+def test_a_file_of_text_of_another_task_is_refused_as_such(tmp_path):
+    """Not as one that this task has no text form of: its user named none."""
+    model, path = classifier("a", "b", tokenizer=TOKENIZER), tmp_path / "model.onnx"
+    model.export(path, format="onnx", text=True)
+    other = small_task(kzoo.TokenClassifier, labels=["a", "b"], **TINY)
+    with pytest.raises(ExportError, match="is of a model with task='TextClassifier'"):
+        verify(path, other)
+
+
 def test_a_file_that_says_nothing_of_its_model_is_told(tmp_path):
     model, path = classifier("a", "b"), tmp_path / "model.onnx"
     model.export(path, format="onnx")

@@ -15,7 +15,8 @@ PROMPTS = [[5, 6, 7, 8], [9], [4, 3, 4, 3, 4, 3, 5]]
 
 def make(kind, **changes):
     options = dict(num_layers=1, hidden_dim=16, intermediate_dim=32, num_heads=4)
-    model = kind.from_size("tiny", vocabulary_size=VOCABULARY, **{**options, **changes})
+    options |= dict(vocabulary_size=VOCABULARY)
+    model = kind.from_size("tiny", **{**options, **changes})
     perturb(model.named_variables().values())
     return model
 
@@ -130,6 +131,17 @@ def test_padding_is_no_token_wherever_it_stands(kind):
             got = model.generate(prompt, max_new_tokens=4, return_scores=True)
             assert got[0] == want
             np.testing.assert_allclose(got[1], score, rtol=1e-5)
+
+
+def test_padding_inside_is_none_of_the_tokens_of_any_dtype():
+    """-1, which stands for it, is 255 in a uint8."""
+    model = make(kzoo.CausalLM, vocabulary_size=300)
+    ids = np.array([[5, 0, 6, 7]])
+    wanted = model.generate(ids, max_new_tokens=4, return_scores=True)
+    for dtype in ("uint8", "uint16", "uint64", "int8"):
+        found = model.generate(ids.astype(dtype), max_new_tokens=4, return_scores=True)
+        assert found[0] == wanted[0]
+        np.testing.assert_array_equal(found[1], wanted[1])
 
 
 @pytest.mark.parametrize("positions", ["rotary", "relative", "alibi", "learned"])
