@@ -359,6 +359,12 @@ def _read_parallel(paths, columns):
             "columns has no meaning for two parallel files: the first is the source. "
             f"Received: columns={columns}."
         )
+    for path in paths:
+        if path.name.removesuffix(".gz").endswith(".tsv"):
+            raise ValueError(
+                "Two files are parallel, a source or a target a line, and a .tsv is a "
+                f"table of both. Give one table. Received: {path} as one of two."
+            )
     sources, targets = (_read_lines(path) for path in paths)
     if len(sources) != len(targets):
         raise DataError(

@@ -96,7 +96,9 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         Returns:
             int (B, T). Padding predicts nothing and is not predicted.
         """
-        ids, pad = x[self.decoder_input], self.config.pad_token_id
+        # A tensor, as JAX has no int64, which numpy's ids are of.
+        ids = keras.ops.convert_to_tensor(x[self.decoder_input])
+        pad = self.config.pad_token_id
         last = ops.full((ops.dim(ids, 0), 1), pad, ids.dtype)
         after = ops.concatenate([ids[:, 1:], last], axis=1)
         if self.decoder_input != self.prompt_input:  # padded on the right, by ids

@@ -315,11 +315,7 @@ class LearnsText(Task):
             except ValueError:  # rows of several lengths
                 values = np.asarray("")
         if hasattr(values, "to_tensor"):  # TensorFlow's ragged ones
-            raise ValueError(
-                f"{self.name} reads {name} as an array, padded with "
-                f"{self.config.pad_token_id}. Received: a {type(values).__name__}. "
-                f"Give its to_tensor({self.config.pad_token_id})."
-            )
+            raise self._refused_ragged(name, values)
         is_array = isinstance(values, np.ndarray)
         if is_array and values.dtype.kind in "OSU":
             raise ValueError(
@@ -333,6 +329,13 @@ class LearnsText(Task):
                 self._check_table(name, ids)
         # JAX has no int64, which numpy makes of lists.
         return values.astype("int32") if kind and values.dtype == "int64" else values
+
+    def _refused_ragged(self, name, values):
+        pad = self.config.pad_token_id
+        return ValueError(
+            f"{self.name} reads {name} as arrays, padded with {pad}. Received: a "
+            f"{type(values).__name__}. Give its to_tensor({pad})."
+        )
 
     def _check_table(self, name, ids):
         """Raises `ValueError` where an array of ids has others than its table."""
@@ -564,6 +567,9 @@ class LearnsText(Task):
             import tensorflow as tf
 
             spec = dataset.element_spec
+            for part in tf.nest.flatten(spec):
+                if isinstance(part, tf.RaggedTensorSpec):
+                    raise self._refused_ragged("a pipeline", part)
             texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
             named = self._names_columns(texts[0] if isinstance(texts, tuple) else texts)

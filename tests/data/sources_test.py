@@ -190,6 +190,13 @@ def test_options_that_do_not_fit_the_source_are_refused(tmp_path):
     assert load_pairs(path for path in (english, german)) == [("one", "eins")]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_two_tables_are_no_parallel_files(tmp_path, name):
+    """Each line would be a text, its tabs, too."""
+    with pytest.raises(ValueError, match="Give one table. Received: .*a.tsv.* as one"):
+        load_pairs([tmp_path / name, tmp_path / name])
+
+
 @needs_corpora
 def test_real_parallel_files_have_their_published_sizes():
     folder = SHARED / "data" / "multi30k"

@@ -198,8 +198,13 @@ def test_ragged_ids_are_refused_by_name():
     import tensorflow as tf
 
     ids = tf.ragged.constant([[4, 5], [6]])
-    with pytest.raises(ValueError, match=r"token_ids as an array.* to_tensor\(0\)"):
+    with pytest.raises(ValueError, match=r"token_ids as arrays.* to_tensor\(0\)"):
         refusing(causal).predict({"token_ids": ids})
+    batches = tf.data.Dataset.from_tensor_slices({"token_ids": ids}).batch(2)
+    with pytest.raises(
+        ValueError, match=r"reads a pipeline as arrays.* to_tensor\(0\)"
+    ):
+        refusing(causal).evaluate(batches)
 
 
 def test_targets_beside_arrays_are_numbers():
