@@ -282,18 +282,19 @@ def write(texts, output, generate, *, description, n_best, scores):
 
 
 def _answer_what_is_typed(generate, n_best, scores):
-    """Writes a line's results before it reads the next, whatever is wrong with one."""
+    """Writes a line's results before it reads the next, also behind a refused one."""
     from kzoo.data.sources import decoded
 
     note(_TYPE)
     for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), 1):
         try:
             text = decoded(line, f"text {number}").strip()
-            if text:
-                (group,) = _groups(*generate([text], None), n_best)
-                _write(_format(group, n_best, scores, number), None)
+            groups = _groups(*generate([text], None), n_best) if text else []
         except ValueError as error:
             said(error)
+            continue
+        for group in groups:
+            _write(_format(group, n_best, scores, number), None)
 
 
 def _groups(results, values, n_best):

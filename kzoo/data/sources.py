@@ -359,13 +359,14 @@ def _read_parallel(paths, columns):
             "columns has no meaning for two parallel files: the first is the source. "
             f"Received: columns={columns}."
         )
-    for path in paths:
-        if path.name.removesuffix(".gz").endswith(".tsv"):
+    sources, targets = texts = [_read_lines(path) for path in paths]
+    for path, lines in zip(paths, texts, strict=True):
+        is_table = path.name.lower().removesuffix(".gz").endswith(".tsv")
+        if is_table and any("\t" in line for line in lines):
             raise ValueError(
-                "Two files are parallel, a source or a target a line, and a .tsv is a "
-                f"table of both. Give one table. Received: {path} as one of two."
+                "Two files are parallel, a source or a target a line, and a .tsv with "
+                f"tabs is a table of both. Give one. Received: {path} as one of two."
             )
-    sources, targets = (_read_lines(path) for path in paths)
     if len(sources) != len(targets):
         raise DataError(
             f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: "

@@ -87,12 +87,14 @@ class Function:
     def computed(self, inputs):
         """What `call` gives, in a graph that ends a run where rows do not go together.
 
-        One row would be broadcast to all. Of a cache only the first tensor is looked
-        at: it has many, all of one step.
+        One row would be broadcast to all. Of floats with the same axes, which are the
+        many tensors of one cache, the first is looked at.
         """
-        kinds = {a.name: a.dtype for a in self.arguments if a.axes[:1] == ("batch",)}
-        names = [name for name, dtype in kinds.items() if dtype in ("int32", "bool")]
-        names += [name for name, dtype in kinds.items() if dtype == "float32"][:1]
+        needed = [a for a in self.arguments if a.default is None]
+        rows = [a for a in needed if a.axes[:1] == ("batch",)]
+        names = [a.name for kind in ("int32", "bool") for a in rows if a.dtype == kind]
+        floats = {a.axes: a.name for a in reversed(rows) if a.dtype == "float32"}
+        names += floats.values()
         for name in names[1:]:
             ids = inputs[names[0]]
             same = ops.dim(inputs[name], 0) == ops.dim(ids, 0)

@@ -567,8 +567,8 @@ class LearnsText(Task):
             import tensorflow as tf
 
             spec = dataset.element_spec
-            for part in tf.nest.flatten(spec):
-                if isinstance(part, tf.RaggedTensorSpec):
+            for part in tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec):
+                if isinstance(part, tf.RaggedTensorSpec) and part.dtype.is_integer:
                     raise self._refused_ragged("a pipeline", part)
             texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]

@@ -199,6 +199,23 @@ class CheckpointAverage(keras.callbacks.Callback):
         if files:
             self._assign_mean(files)
 
+    def begin_behind(self, epoch):
+        """Removes what is not of the epochs to this one, the last that was finished.
+
+        A training that is killed may leave the weights of an epoch without its state.
+
+        Args:
+            epoch: int, counted from 1.
+
+        Returns:
+            int, how many epochs' weights there are; none where this one's are not.
+        """
+        files = dict(self._files())
+        for number, path in files.items():
+            if number > epoch or epoch not in files:
+                path.unlink()
+        return len(self._files())
+
     def restore_last(self):
         """Sets the weights of the last epoch again, to go on training from them.
 

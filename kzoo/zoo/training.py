@@ -182,8 +182,8 @@ class Run:
                 f"{self.out} was trained for {done} epochs. Give epochs {done} or "
                 f"more, or another folder. Received: {training.epochs}."
             )
+        kept = CheckpointAverage(self._work / _EPOCHS).begin_behind(done)
         if done and training.average > 1:
-            kept = len([*(self._work / _EPOCHS).glob("epoch-*.npz")])
             found = min(kept, done) + training.epochs - done
             if found < min(training.average, training.epochs):
                 raise OtherTraining(

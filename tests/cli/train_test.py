@@ -106,6 +106,31 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
     assert "the texts of DATA" in changed.stderr
 
 
+def test_an_epoch_that_ended_before_its_state_was_written_is_none(
+    run, pairs, small, tmp_path, monkeypatch
+):
+    """Its weights, of which the mean is made, are written first."""
+    from kzoo.training import ResumableCheckpoint
+
+    write = ResumableCheckpoint.on_epoch_end
+
+    def interrupt(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        write(self, epoch, logs)
+
+    arguments = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
+    arguments += ("--validation-share", "0", "--out")
+    assert run(*arguments, tmp_path / "one", "--epochs", 1).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(ResumableCheckpoint, "on_epoch_end", interrupt)
+        stopped = run(*arguments, tmp_path / "two", "--epochs", 2)
+    assert "Stopped after 1 whole epoch. " in stopped.stderr
+    assert run(*arguments, tmp_path / "two", "--epochs", 1).exit_code == 0
+    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))
+    assert all((one[name] == two[name]).all() for name in one)
+
+
 def test_a_first_try_that_failed_does_not_stand_in_the_way(
     run, refused, pairs, small, tmp_path
 ):

@@ -1,5 +1,7 @@
 """`prefill` and `step`: what a server calls, token by token, gives `generate`."""
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -114,9 +116,12 @@ def test_a_step_of_other_rows_than_its_cache_is_named(saved, tmp_path, kind):
     state.pop("logits")
     feed = {k.replace("present_", "past_"): v.numpy() for k, v in state.items()}
     feed["tokens"] = np.array([5, 6], "int32")
-    kept = "padding" if kind is kzoo.CausalLM else "memory_padding_mask"
-    for name in ("tokens", kept):
-        wrong = {**feed, name: feed[name][:1]}
+    kept = [["padding"]]
+    if kind is kzoo.Seq2SeqLM:
+        memory = [name for name in feed if re.match(r"memory_\d", name)]
+        kept = [["memory_padding_mask"], memory]
+    for names in (["tokens"], *kept):
+        wrong = {**feed, **{name: feed[name][:1] for name in names}}
         with pytest.raises(Exception, match="must have as many rows as tokens"):
             signatures["step"](**{k: tf.constant(v) for k, v in wrong.items()})
         wrong = {

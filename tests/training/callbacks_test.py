@@ -241,6 +241,15 @@ def test_a_resumed_training_averages_the_same_epochs(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+def test_weights_of_an_epoch_that_was_not_finished_are_removed(tmp_path):
+    average = CheckpointAverage(tmp_path / "none")
+    assert average.begin_behind(3) == 0
+    for epoch, left in ((5, 3), (4, 2), (2, 0)):  # the weights of 3, 4 and 5 are there
+        average = CheckpointAverage(tmp_path / str(epoch), last=3)
+        fit(new_model(), 5, average)
+        assert average.begin_behind(epoch) == left == len([*average.folder.iterdir()])
+
+
 def test_files_of_an_earlier_longer_training_do_not_join_the_average(tmp_path):
     fit(new_model(), 6, CheckpointAverage(tmp_path, last=2))
     model, recorder = new_model(), Recorder()
