@@ -121,7 +121,7 @@ def beside(path):
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     make_folder(path.parent)
     try:
-        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=path.parent))
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=settled(path).parent))
     except OSError as error:
         error.filename = str(path.parent)
         raise
@@ -136,6 +136,11 @@ def beside(path):
                 folder.rmdir()
         raise
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def settled(path):
+    """The path from the root: the same place also when the current folder is moved."""
+    return Path(os.path.realpath(path.parent)) / path.name
 
 
 def refuse_link(path, error):
@@ -159,6 +164,7 @@ def install(partial, targets):
     a kill leaves none beside files of another model; meanwhile a reader finds none.
     What stood there before waits in `partial` until all has been moved.
     """
+    targets = [settled(path) for path in targets]  # one may hold the current folder
     made = [path for path in targets if (partial / path.name).exists()]
     parts = [path for path in targets if not _is_read_first(path)]
     aside = []

@@ -91,9 +91,11 @@ def _write_any_text():
 def main():
     """What the console script runs."""
     _write_any_text()
-    # A service manager's end, too, leaves nothing half-written behind.
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # The end of a service or a terminal, too, leaves nothing half-written behind.
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has the first alone
+        kind = getattr(signal, name, None)
+        if kind and signal.getsignal(kind) is signal.SIG_DFL:
+            signal.signal(kind, lambda number, frame: sys.exit(128 + number))
     try:
         console.one_line_errors(app)(prog_name="kzoo")  # its help is written, too
     except typer.Exit as end:

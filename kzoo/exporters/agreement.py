@@ -80,6 +80,7 @@ def verify(cases, paths, names, matrices, report):
         if TOLERANCES[matrices.mode].operators:
             coarse = functools.partial(matrices.restore, round_activations=True)
             _, all_paths["coarse"] = write("coarse", coarse)
+        labels = []
         for name, function in functions.items():
             own = [
                 (case, right)
@@ -89,7 +90,9 @@ def verify(cases, paths, names, matrices, report):
             files = {who: every[name] for who, every in all_paths.items()}
             answers = _verify_function(over[name], own, files, matrices.mode, report)
             if function.text:
-                _verify_text(function, own, answers, paths[name], report)
+                labels += _verify_text(function, own, answers, paths[name], report)
+    if labels:
+        report.label_agreement = float(np.mean(labels))
     report.seconds["verify"] = time.perf_counter() - start
 
 
@@ -101,7 +104,11 @@ def _of_ids(function):
 
 
 def _verify_text(function, cases, answers, path, report):
-    """An artifact of text against what the file of ids with its weights gives."""
+    """An artifact of text against what the file of ids with its weights gives.
+
+    Returns:
+        list of bool, for each text whether its label is the model's.
+    """
     where = f"{report.path}, {function.name}"
     session = onnx.open_session(path, prepacked=True)
     onnx.declare(function, session, report, where)
@@ -113,9 +120,8 @@ def _verify_text(function, cases, answers, path, report):
         same = ExportReport(report.path, report.format)
         checks.compare(function, case.name, run(case.inputs), right, same, case.rows)
         if "label" in right:
-            labels.append(np.mean(right["label"] == model["label"]))
-    if labels:
-        report.label_agreement = float(np.mean(labels))
+            labels += (right["label"] == model["label"]).ravel().tolist()
+    return labels
 
 
 def _verify_function(function, cases, files, mode, report):

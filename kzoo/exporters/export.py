@@ -186,7 +186,7 @@ def export(
         stood = [target for target in targets if target.exists()]
         for target in targets:
             _check_target(target, single, overwrite)
-        if targets[-1] in stood and path not in stood:
+        if targets[-1] in stood and targets[-1] != path and not _reads(*targets):
             raise ExportError(
                 f"{targets[-1]} exists, and is the weights of no {path.name}. Choose "
                 "another path, or remove it."
@@ -310,6 +310,20 @@ def _convert(model, path, format, opset, overwrite, input_signature):
     ]
     report.seconds["write and verify"] = time.perf_counter() - start
     return report
+
+
+def _reads(path, weights):
+    """Whether the weights of an ONNX file are in the other; of one cut short they are.
+
+    Another's of that name would be removed with it.
+    """
+    if not path.exists():
+        return False
+    try:
+        tensors = onnx.head_of(path).graph.initializer
+    except ExportError:
+        return True
+    return any(e.value == weights.name for t in tensors for e in t.external_data)
 
 
 def _check_target(path, single, overwrite):

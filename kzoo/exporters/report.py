@@ -5,6 +5,8 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+
 from kzoo.files import write_text
 
 OWN = "own inputs"  # the name of a case of the user's inputs
@@ -40,7 +42,8 @@ class ExportReport:
             the output's spread: from the model (`"model"`), and from a float32 file
             with the same weights after rounding (`"rounded"`); and of that file from
             itself, when activations have 8 bits (`"activations"`).
-        token_agreement: the share of generated tokens that are the model's.
+        token_agreement: the share of generated tokens that are the model's, as the
+            mean over batches.
         label_agreement: the share of labels that are, of an artifact that gives them.
         latency: function to seconds of its cases, `"float32"` and quantised; without
             reading and writing text.
@@ -149,6 +152,7 @@ def joined(reports):
         reports: `ExportReport`s; their checks on own inputs become one a function.
     """
     report = reports[0]
+    counts = [max(1, sum(c.get("rows", 0) for c in r.checks)) for r in reports]
     own = {}
     for check in [check for each in reports for check in each.checks]:
         if "rows" in check:
@@ -168,7 +172,7 @@ def joined(reports):
     for key in ("token_agreement", "label_agreement"):
         shares = [getattr(each, key) for each in reports]
         if None not in shares:
-            setattr(report, key, sum(shares) / len(shares))
+            setattr(report, key, float(np.average(shares, weights=counts)))
     for name, outputs in report.differences.items():
         for output, found in outputs.items():
             for who in found:

@@ -391,6 +391,8 @@ class MaskedLM(EncoderTask):
             places = inputs.pop("masked_positions")[..., None]
             logits = self.forward_function(list(inputs))(*inputs.values())
             logits = np.take_along_axis(logits, places, axis=1).astype("float64")
+            if not np.isfinite(logits).all():
+                self._explain_numbers("scored", "logits")
             counted = targets != self.ignore_id
             targets = np.where(counted, targets, 0)
             own = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]

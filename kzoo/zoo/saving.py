@@ -16,7 +16,15 @@ import kzoo
 from kzoo.checkpoints import hub, safetensors_file
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import ModelConfig
-from kzoo.files import beside, install, refuse_link, sha256, write_json, write_text
+from kzoo.files import (
+    beside,
+    install,
+    refuse_link,
+    settled,
+    sha256,
+    write_json,
+    write_text,
+)
 from kzoo.zoo.registry import (
     CARD,
     CONFIG,
@@ -115,6 +123,7 @@ def save_preset(
     values = (title, licence, research_only, data, codes and list(codes))
     given = dict(zip(DESCRIBED, values), name=name)
     described |= {key: value for key, value in given.items() if value is not None}
+    folder = settled(folder)
     with beside(folder) as partial:
         made = partial / folder.name
         model.save_folder(made, dtype=dtype)

@@ -89,7 +89,9 @@ def test_results_are_utf_8_in_every_locale(encoding, code, out, err):
     assert result.returncode == code
 
 
-def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path, name):
+    kind = signal.Signals[name]
     code = (
         "import os, pathlib, signal, sys, time\n"
         "from kzoo import cli, files\n"
@@ -97,13 +99,13 @@ def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path):
         "def held(path: pathlib.Path):\n"
         "    with files.beside(path) as partial:\n"
         "        (partial / 'weights').write_bytes(b'half')\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
         "        time.sleep(60)\n"
         "cli.main()"
     )
     path = tmp_path / "made" / "model"
     command = [sys.executable, "-c", code, "held", path]
-    assert subprocess.run(command, check=False).returncode == 128 + signal.SIGTERM
+    assert subprocess.run(command, check=False).returncode == 128 + kind
     assert not list(tmp_path.iterdir())
 
 

@@ -844,6 +844,34 @@ def test_a_file_never_stands_without_its_weights(tmp_path, monkeypatch, model):
     assert left == {"model.weights.bin": b"mine", "model.onnx": b"mine, too"}
 
 
+def test_weights_of_another_file_are_not_removed(tmp_path, model):
+    """Of `model.onnx`, which holds its own, they would have gone with it."""
+    weights, path = tmp_path / "model.weights.bin", tmp_path / "model.onnx"
+    options = dict(format="onnx", functions="forward", overwrite=True)
+    model.export(path, external_data_threshold=10_000, **options)
+    model.export(path, **options)
+    assert not weights.exists()
+    weights.write_bytes(b"mine")
+    with pytest.raises(ExportError, match="is the weights of no model.onnx"):
+        model.export(path, **options)
+    assert weights.read_bytes() == b"mine"
+
+
+@pytest.mark.usefixtures("remembered")
+@pytest.mark.parametrize("inside", ["art", "art/deep"])
+def test_an_artifact_is_replaced_from_inside_it(tmp_path, monkeypatch, model, inside):
+    """Whose place is relative to a folder that is moved meanwhile."""
+    path = tmp_path / "art"
+    options = dict(format="onnx", functions="forward", overwrite=True)
+    model.export(path, **options)
+    (tmp_path / inside).mkdir(exist_ok=True)
+    (path / "forward.onnx").write_bytes(b"older")
+    monkeypatch.chdir(tmp_path / inside)
+    model.export("../" * inside.count("/") + "../art", **options)
+    assert [found.name for found in tmp_path.iterdir()] == ["art"]
+    verify(path, model)
+
+
 def test_failure_removes_the_folders_it_made(tmp_path, monkeypatch, model):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt

@@ -259,7 +259,10 @@ def test_tokenizer_json_puts_the_start_token_before_the_text(folder):
 )
 def test_a_tokenizer_that_genai_misreads_is_left_out(tmp_path, tokenizer):
     report = ExportReport(str(tmp_path), "genai")
-    kzoo.exporters.genai.describe(make(tokenizer, num_layers=1), tmp_path, report)
+    model = make(tokenizer, num_layers=1)
+    model.search_defaults = {"stop_tokens": [5], "temperature": 0.7}
+    kzoo.exporters.genai.describe(model, tmp_path, report)
+    assert "not know the task's search_defaults {'temperature': 0.7}" in str(report)
     files = {file.name for file in tmp_path.iterdir()}
     assert files == {"config.json", "genai_config.json"}
     assert "No tokenizer.json" in str(report)

@@ -285,7 +285,7 @@ def test_a_joined_report_has_the_largest_difference_and_all_rows():
     assert own["token_agreement"] == (2 * 2 / 8 + 6 * 6 / 8) / 8
     assert not own["tokens_equal"]
     assert reports[0].differences["forward"]["logits"]["model"] == 3e-6
-    assert reports[0].token_agreement == pytest.approx(2e-6)
+    assert reports[0].token_agreement == pytest.approx((2 * 1e-6 + 6 * 3e-6) / 8)
 
 
 def test_a_report_is_json_where_a_metric_is_not_defined(tmp_path):

@@ -12,7 +12,14 @@ import pytest
 import tokenizers
 
 import kzoo
-from kzoo.exporters import ExportError, ExportReport, answers_from, checks, verify
+from kzoo.exporters import (
+    ExportError,
+    ExportReport,
+    agreement,
+    answers_from,
+    checks,
+    verify,
+)
 from kzoo.exporters import onnx as onnx_export
 from kzoo.exporters import text as text_export
 from kzoo.exporters.quantize import Matrices
@@ -271,7 +278,7 @@ def test_an_artifact_of_text_answers_in_batches_as_keras_does(tmp_path, quick, t
             model.generate([])
 
 
-def test_a_quantised_classifier_of_text(tmp_path, quick, trained):
+def test_a_quantised_classifier_of_text(tmp_path, quick, trained, monkeypatch):
     labels = ["bad", "gut", "日本"]
     model = make(kzoo.TextClassifier, trained("wordpiece"), labels=labels, **QUANTISED)
     texts = [*CORPUS, "a man", "the fox", "road"]
@@ -288,6 +295,9 @@ def test_a_quantised_classifier_of_text(tmp_path, quick, trained):
     right = np.mean(found == np.array(y, object))
     assert report.metric["artifact"]["accuracy"] == pytest.approx(right)
     assert verify(path, model).label_agreement == report.label_agreement
+    each = iter(([True] * 3, [False]))
+    monkeypatch.setattr(agreement, "_verify_text", lambda *_: next(each))
+    assert verify(path, model).label_agreement == 0.75  # of the texts of both functions
 
 
 def test_a_quantised_file_of_text_that_computes_another_thing_is_refused(

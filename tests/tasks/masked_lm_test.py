@@ -383,6 +383,14 @@ def test_weights_of_another_encoder_are_refused():
 # Refusals.
 
 
+def test_broken_weights_are_no_score():
+    model = task()
+    table = next(iter(model.named_variables().values()))
+    table.assign(np.full(table.shape, np.nan))
+    with pytest.raises(ValueError, match="The weight .* nothing can be scored"):
+        model.score(TEXTS[:3])
+
+
 def test_what_does_not_fit_is_named():
     plain = FastTokenizer.train(WORDS, 9, algorithm="character")
     with pytest.raises(ValueError, match="needs a mask token: train.*mask_token=True"):

@@ -439,6 +439,14 @@ def test_what_stands_there_is_replaced_only_if_asked_and_alone(preset):
     registry.check_preset(preset)
 
 
+def test_a_preset_is_replaced_from_inside_it(preset, tmp_path, monkeypatch):
+    beside = set(tmp_path.iterdir())
+    monkeypatch.chdir(preset)
+    assert kzoo.save_preset(make(), f"../{preset.name}", overwrite=True).licence is None
+    registry.check_preset(preset)
+    assert set(tmp_path.iterdir()) == beside
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_link_is_neither_replaced_nor_followed(preset, tmp_path, overwrite):
     link = tmp_path / "current"
