@@ -199,6 +199,11 @@ def main():
     parser.add_argument("--most-new-tokens", type=int, default=1024, help="a request")
     parser.add_argument("--most-beams", type=int, default=32, help="a request")
     asked = parser.parse_args()
+    for name, least in (("threads", 0), ("most_new_tokens", 1), ("most_beams", 1)):
+        if getattr(asked, name) < least:
+            option = f"--{name.replace('_', '-')}"
+            received = getattr(asked, name)
+            parser.error(f"{option} must be at least {least}. Received: {received}.")
     if not 0 <= asked.port < 2**16:
         parser.error(f"--port must be in [0, {2**16}). Received: {asked.port}.")
     limits = asked.most_new_tokens, asked.most_beams

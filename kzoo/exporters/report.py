@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,8 @@ class ExportReport:
         for name, function in self.functions.items():
             inputs = ", ".join(function["inputs"])
             outputs = ", ".join(function["outputs"])
-            lines.append(f"  {name}({inputs}) -> {outputs}")
+            text = f"  {name}({inputs}) -> {outputs}"
+            lines.append(textwrap.fill(text, 80, subsequent_indent=6 * " "))
         for check in self.checks:
             tokens = ", texts equal" if "texts_equal" in check else ""
             if "token_agreement" in check:
