@@ -7,7 +7,7 @@ import typer
 
 from kzoo.cli import reports
 from kzoo.cli.console import Failure, ModelFolder, load_model
-from kzoo.files import refuse_link
+from kzoo.files import refuse_link, settled
 
 HELP = """
 Export a model as ONNX or SavedModel, and prove that the files are right.
@@ -115,6 +115,7 @@ def export(
     if out_path.exists() and not overwrite:
         raise Failure(f"{out_path} exists. Give another --out, or --overwrite.")
     reports.check_path(report, out_path, model)
+    report = report and settled(report)  # the current folder may be what is replaced
     onnx = format != "tf_saved_model"
     if (
         not onnx

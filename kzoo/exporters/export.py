@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import json
 import numbers
-import os
 import reprlib
 import time
 from pathlib import Path
@@ -286,7 +285,8 @@ def _convert(model, path, format, opset, overwrite, input_signature):
             "exporter='tf2onnx' writes one file, whose name ends in .onnx. Received: "
             f"{path}."
         )
-    start, replaces = time.perf_counter(), overwrite and os.path.exists(path)
+    start, beside = time.perf_counter(), path.with_suffix(onnx.BESIDE)
+    replaces = overwrite and beside.is_file() and _reads(path, beside)
     opset = opset or onnx.PORTABLE_OPSET
     axes = None
     if input_signature is None and hasattr(model, "export_functions"):
@@ -299,8 +299,7 @@ def _convert(model, path, format, opset, overwrite, input_signature):
         axes=axes,
         overwrite=overwrite,
     )
-    beside = path.with_suffix(onnx.BESIDE)
-    if replaces and beside.is_file():
+    if replaces:
         beside.unlink()  # the weights of the file before
     report = ExportReport(str(path), "onnx", opset=opset)
     report.files = {path.name: path.stat().st_size}
@@ -313,9 +312,9 @@ def _convert(model, path, format, opset, overwrite, input_signature):
 
 
 def _reads(path, weights):
-    """Whether the weights of an ONNX file are in the other; of one cut short they are.
+    """Whether an ONNX file's weights are in the other; of one that is none they are.
 
-    Another's of that name would be removed with it.
+    Those of another file would be removed with it.
     """
     if not path.exists():
         return False
@@ -323,7 +322,8 @@ def _reads(path, weights):
         tensors = onnx.head_of(path).graph.initializer
     except ExportError:
         return True
-    return any(e.value == weights.name for t in tensors for e in t.external_data)
+    said = {(e.key, e.value) for t in tensors for e in t.external_data}
+    return ("location", weights.name) in said
 
 
 def _check_target(path, single, overwrite):

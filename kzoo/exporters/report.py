@@ -44,8 +44,9 @@ class ExportReport:
             with the same weights after rounding (`"rounded"`); and of that file from
             itself, when activations have 8 bits (`"activations"`).
         token_agreement: the share of generated tokens that are the model's, as the
-            mean over batches.
+            mean over cases.
         label_agreement: the share of labels that are, of an artifact that gives them.
+            Of own inputs that are verified in parts both are the parts' means, by rows.
         latency: function to seconds of its cases, `"float32"` and quantised; without
             reading and writing text.
         metric: the task's own, of the `"model"` and of the `"artifact"`.

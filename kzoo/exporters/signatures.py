@@ -88,10 +88,9 @@ class Function:
         """What `call` gives, in a graph that ends a run where rows do not go together.
 
         One row would be broadcast to all. Of floats with the same axes, which are the
-        many tensors of one cache, the first is looked at.
+        many tensors of one cache, only the first is looked at.
         """
-        needed = [a for a in self.arguments if a.default is None]
-        rows = [a for a in needed if a.axes[:1] == ("batch",)]
+        rows = [a for a in self.arguments if a.axes[:1] == ("batch",)]
         names = [a.name for kind in ("int32", "bool") for a in rows if a.dtype == kind]
         floats = {a.axes: a.name for a in reversed(rows) if a.dtype == "float32"}
         names += floats.values()

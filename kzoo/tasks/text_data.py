@@ -567,10 +567,10 @@ class LearnsText(Task):
             import tensorflow as tf
 
             spec = dataset.element_spec
-            for part in tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec):
+            texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
+            for part in tf.nest.flatten(texts):
                 if isinstance(part, tf.RaggedTensorSpec) and part.dtype.is_integer:
                     raise self._refused_ragged("a pipeline", part)
-            texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
             strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
             named = self._names_columns(texts[0] if isinstance(texts, tuple) else texts)
             if not (any(strings) if named else strings[0]):

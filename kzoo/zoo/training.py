@@ -184,7 +184,7 @@ class Run:
             )
         kept = CheckpointAverage(self._work / _EPOCHS).begin_behind(done)
         if done and training.average > 1:
-            found = min(kept, done) + training.epochs - done
+            found = kept + training.epochs - done
             if found < min(training.average, training.epochs):
                 raise OtherTraining(
                     f"{self.out} keeps weights of its last {kept} epochs of {done}: "

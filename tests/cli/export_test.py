@@ -152,6 +152,19 @@ def test_a_report_never_takes_the_place_of_what_it_is_about(
     assert path.read_bytes() == content
 
 
+def test_a_report_is_written_where_the_current_folder_is_replaced(
+    run, writer, tmp_path, monkeypatch
+):
+    command = ("export", writer, "--functions", "forward", "--overwrite", "--out")
+    path = tmp_path / "art"
+    assert run(*command, path).exit_code == 0
+    monkeypatch.chdir(path)
+    result = run(*command, "../art", "--report", "../report.json")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "report.json").read_text())["checks"]
+    assert (path / "forward.onnx").exists()
+
+
 def test_functions_are_chosen_by_name(run, refused, writer, tmp_path):
     path, wanted = tmp_path / "stream", ("--functions", "prefill")
     result = run("export", writer, "--out", path, *wanted, "--functions", "step")

@@ -94,6 +94,7 @@ def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path, name):
     kind = signal.Signals[name]
     code = (
         "import os, pathlib, signal, sys, time\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"  # whatever runs the tests
         "from kzoo import cli, files\n"
         "@cli.app.command()\n"
         "def held(path: pathlib.Path):\n"

@@ -73,9 +73,8 @@ def test_a_line_that_is_typed_wrong_does_not_end_the_others(translator):
     result = typed(content, "translate", translator, *FEW)
     expected = load_task(translator).generate(["abc", "fed cab"], max_new_tokens=6)
     assert (result.returncode, result.stdout.splitlines()) == (0, expected)
-    hint, error = result.stderr.splitlines()
-    assert "Ctrl-D ends" in hint
-    assert error.startswith("Error: text 3, line 1: byte 0xe9 at offset 3 is not UTF-8")
+    assert "Ctrl-D ends" in result.stderr
+    assert "Error: text 3, line 1: byte 0xe9 at offset 3 is not UTF-8" in result.stderr
 
 
 def test_what_is_typed_goes_to_the_output(translator, tmp_path):
@@ -84,10 +83,8 @@ def test_what_is_typed_goes_to_the_output(translator, tmp_path):
     result = typed(content, "translate", translator, *FEW, "-o", path)
     first, last = load_task(translator).generate(["abc", "fed cab"], max_new_tokens=6)
     assert path.read_text() == f"{first}\n\n{last}\n"
-    assert (result.stdout, result.stderr) == (
-        "",
-        "Type a text and Enter; Ctrl-D ends.\n",
-    )
+    assert "Type a text and Enter; Ctrl-D ends." in result.stderr
+    assert result.stdout == ""
 
 
 def test_standard_input_stands_alone(run, refused, translator):

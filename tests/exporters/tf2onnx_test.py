@@ -645,6 +645,15 @@ def test_a_path_that_exists_is_kept_unless_overwrite(tmp_path):
     exported(model_of(ops.tanh), tmp_path, overwrite=True)
 
 
+def test_weights_of_another_file_stay(tmp_path):
+    path, weights = tmp_path / "model.onnx", tmp_path / "model.weights.bin"
+    weights.write_bytes(b"mine")
+    options = dict(format="onnx", exporter="tf2onnx", overwrite=True)
+    for _ in range(2):  # where a file was, too
+        export(model_of(ops.tanh), path, **options)
+        assert weights.read_bytes() == b"mine"
+
+
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(path, data):
         with open(path, "wb") as file:

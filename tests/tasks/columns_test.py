@@ -205,6 +205,10 @@ def test_ragged_ids_are_refused_by_name():
         ValueError, match=r"reads a pipeline as arrays.* to_tensor\(0\)"
     ):
         refusing(causal).evaluate(batches)
+    dense = tf.constant([[4, 5], [6, 0]])
+    batches = tf.data.Dataset.from_tensor_slices(({"token_ids": dense}, ids)).batch(2)
+    with pytest.raises(ValueError, match="reads a pipeline as arrays"):
+        refusing(causal).fit(batches)
 
 
 def test_targets_beside_arrays_are_numbers():
