@@ -23,7 +23,9 @@ class LanguageModelHead(Configured):
     Args:
         vocabulary_size: V.
         hidden_dim: D.
-        tied_to: the `Embedding` whose table is used, or `None`.
+        tied_to: the `Embedding` whose table is used, or `None`. A copy of a functional
+            model that Keras makes of its config alone, such as `clone_model`'s, has two
+            tables; one from a `.keras` file has one.
         use_bias: adds a bias.
         scale: multiplies the logits before the bias.
         soft_cap: bounds the logits, see `ops.soft_capped`; `None` for none.

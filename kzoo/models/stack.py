@@ -1,10 +1,15 @@
 """The one stack: token ids to hidden states, with or without a cache."""
 
+import contextlib
 import functools
+import json
 import operator
 import os
+import zipfile
+from pathlib import Path
 
 import keras
+import numpy as np
 
 from kzoo import ops
 from kzoo.config import StackConfig
@@ -34,21 +39,21 @@ class Model(Emits, *_BASES, keras.Model):
         self.autocast = False
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """Reads what `save_weights` wrote, as Keras does.
+        """Reads what `save_weights` wrote, or the weights of a `.keras`, as Keras does.
 
         Raises:
             ValueError: the file is of another model, of which Keras would read what
                 has a place; nothing is loaded.
         """
-        if not skip_mismatch and str(filepath).endswith("weights.h5"):
+        if not skip_mismatch:
             self._check_weights_file(filepath)
         super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
     def _check_weights_file(self, path):
         own = _weights_of(self) if self.built and os.path.isfile(path) else None
-        if own is None:  # Keras says what is wrong, or cannot be asked
+        found = None if own is None else _weights_in(path)
+        if found is None:  # Keras says what is wrong, or cannot be asked
             return
-        found = _weights_in(path)
         problems = {
             "Only in the file": found.keys() - own.keys(),
             "Only in the model": own.keys() - found.keys(),
@@ -71,17 +76,29 @@ class Model(Emits, *_BASES, keras.Model):
 
 
 def _weights_in(path):
-    """Name to shape of the weights of a `.weights.h5` file."""
+    """Name to shape of the weights of a file, or `None` where Keras reads none."""
     import h5py
 
-    found = {}
+    found, path = {}, Path(path)
 
     def visit(name, entry):
         if isinstance(entry, h5py.Dataset) and _is_weight(name):
             found[name] = tuple(entry.shape)
 
-    with h5py.File(path) as file:
-        file.visititems(visit)
+    with contextlib.ExitStack() as stack:
+        if path.suffix == ".keras":
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            parts = [stack.enter_context(archive.open("model.weights.h5"))]
+        elif path.name.endswith("weights.json"):
+            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+            names = {name for each in shards for name in np.ravel(each)}
+            parts = [path.parent / name for name in sorted(names)]
+        elif path.name.endswith("weights.h5"):
+            parts = [path]
+        else:
+            return None
+        for part in parts:
+            stack.enter_context(h5py.File(part)).visititems(visit)
     return found
 
 

@@ -3,6 +3,7 @@
 import math
 import numbers
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from kzoo.plots.style import COLORS, INK, add_title, new_figure, quiet_axes
@@ -22,7 +23,8 @@ def training_curve(history, *, title=None, validation_freq=None):
             int, or a list of epochs, from 1.
 
     Returns:
-        `matplotlib.figure.Figure`, a panel a measure.
+        `matplotlib.figure.Figure`, a panel a measure; one that is several numbers an
+        epoch, as a metric of each class is, has none.
 
     Raises:
         ValueError: no epoch; or `validation_freq` is needed and not given, or gives
@@ -88,7 +90,11 @@ def _series(history):
         names = dict.fromkeys(name for row in rows for name in row)
         series = {name: [row.get(name) for row in rows] for name in names}
         epochs = series.get("epoch")
-    series = {n: list(v) for n, v in series.items() if n not in _NO_CURVE}
+    series = {
+        name: list(values)
+        for name, values in series.items()
+        if name not in _NO_CURVE and not any(map(np.ndim, values))
+    }
     longest = max((len(values) for values in series.values()), default=0)
     if not longest:
         raise ValueError("training_curve needs one epoch at least. Received: none.")

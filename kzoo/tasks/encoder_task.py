@@ -310,9 +310,12 @@ class EncoderTask(LearnsText, Exports):
 
         Returns:
             What `call` gives, a row an example, as a numpy array; of strings whose
-            results differ in length a list of arrays, as the task's class says.
+            results differ in length a list of arrays, as the task's class says. Of a
+            subclass with a `predict_step` what that gives, of strings as one array.
         """
         x = self._checked_examples(x)
+        if is_text(x) and type(self).predict_step is not keras.Model.predict_step:
+            x = self._text_inputs(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
         if kwargs:

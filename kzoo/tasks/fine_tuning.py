@@ -208,8 +208,11 @@ class FineTunes(keras.Model):
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Keras's; functions that were compiled go on with the file's alpha, too."""
+        layers = [layer for layer in self._flatten_layers() if has_lora(layer)]
+        before = [layer.lora_alpha for layer in layers]
         super().load_weights(filepath, skip_mismatch, **kwargs)
-        if any(map(has_lora, self._flatten_layers())):
+        # Not always: in a callback they are what `fit` goes on with.
+        if before != [layer.lora_alpha for layer in layers]:
             self._forget_functions()
 
     def fine_tuning_config(self):

@@ -64,6 +64,13 @@ def _decoded(x):
         raise ValueError(f"Texts must be UTF-8. Received: {x!r}: {error}.") from error
 
 
+def column(x):
+    """Targets beside texts, tensors as arrays and those of shape (N, 1) as (N,)."""
+    if keras.ops.is_tensor(x) and not hasattr(x, "to_tensor"):  # not a ragged one
+        x = keras.ops.convert_to_numpy(x)
+    return x[:, 0] if isinstance(x, np.ndarray) and x.shape[1:] == (1,) else x
+
+
 def known_ints(x):
     """An int array, also of a dense tensor that has its numbers by now; else `None`."""
     if isinstance(x, np.ndarray):

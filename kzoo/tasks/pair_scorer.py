@@ -148,12 +148,12 @@ class PairScorer(TextRegressor):
 
         Returns:
             dict of floats: `accuracy`, `average_precision` and `roc_auc` of
-            probabilities when all targets are 0 or 1; else `pearson`, `spearman` and
-            `mean_squared_error`.
+            probabilities when all targets are 0 or 1, the latter two NaN unless both
+            are there; else `pearson`, `spearman` and `mean_squared_error`.
         """
         self._check_targets(x, y)
         predicted = self.predict(x, **{"verbose": 0, **options})[:, 0]
         targets = self.encode_targets(y)
-        if self.output_activation and set(targets.tolist()) == {0.0, 1.0}:
+        if self.output_activation and set(targets.tolist()) <= {0.0, 1.0}:
             return binary_scores(targets, predicted)
         return regression_scores(targets, predicted)

@@ -48,6 +48,7 @@ class Task(FineTunes, Model):
     ignore_id = -1  # the target that losses and metrics leave out
     leaves_out_filling = True  # whether all losses and metrics do
     target_per_example = False  # else a sequence of them, some of `ignore_id`
+    needs_targets = False  # else they do not follow from the inputs
     scored_by = "forward"  # the exported function that `score` asks for
     own_options = ()  # arguments that a class adds, attributes of their names
     loaded = None  # the `LoadReport` of a pretrained one
@@ -344,8 +345,9 @@ class Task(FineTunes, Model):
                 schedule), else with a learning rate of 5e-4.
             loss: by default the task's, such as `MaskedCrossEntropy`, which is reported
                 as a mean over the targets of an epoch; another loss is as Keras does,
-                over its rows, and has to leave out targets of `ignore_id` by itself; a
-                cross-entropy without `from_logits=True` is a warning.
+                over its rows, and has to leave out targets of `ignore_id` by itself;
+                one of Keras that does not, or a cross-entropy without
+                `from_logits=True`, is a warning.
             metrics: by default the task's, such as accuracy; weighted by targets. Of a
                 task whose targets are sequences `"accuracy"` leaves out those of
                 `ignore_id`, and Keras's other metrics, which do not, are a warning.
@@ -417,7 +419,7 @@ class Task(FineTunes, Model):
                 )
 
     def _check_reads_logits(self, losses):
-        """Warns of a cross-entropy of Keras that takes logits for probabilities."""
+        """Warns of a loss of Keras that takes logits for probabilities, or padding."""
         for each in losses:
             loss = keras.losses.get(each) if isinstance(each, str) else each
             if not getattr(loss, "__module__", "").startswith("keras."):
@@ -431,6 +433,18 @@ class Task(FineTunes, Model):
                     f"{self.name} gives logits, and the loss reads probabilities: "
                     f"{each!r}. Leave the loss out, or give a class of keras.losses "
                     "with from_logits=True.",
+                    stacklevel=3,
+                )
+            leaves_out = self.ignore_id == self.ignore_id
+            if (
+                leaves_out
+                and not self.target_per_example
+                and getattr(loss, "ignore_class", None) is None
+            ):
+                warnings.warn(
+                    f"{self.name} has targets of {self.ignore_id} where there is none, "
+                    f"and this loss of Keras counts them: {each!r}. Leave the loss out,"
+                    f" or give a class that takes ignore_class={self.ignore_id}.",
                     stacklevel=3,
                 )
 
@@ -477,6 +491,11 @@ class Task(FineTunes, Model):
     ):
         """Keras's hook; a task may make the targets of the inputs."""
         y = self._compared(x, y)
+        if y is None and self.needs_targets and self.loss is not None:
+            raise ValueError(
+                f"{self.name} has no targets: a pipeline or generator gives (inputs, "
+                "targets)."
+            )
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _symbolic_build(self, *args, **kwargs):

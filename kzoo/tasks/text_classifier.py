@@ -10,6 +10,7 @@ import numpy as np
 from kzoo import ops
 from kzoo.layers.pooling import Pooling, PoolingKind
 from kzoo.tasks.encoder_task import PredictionTask, softmax
+from kzoo.tasks.forms import column
 from kzoo.training import MaskedSquaredError
 from kzoo.training.scores import classification_scores, regression_scores
 
@@ -133,7 +134,7 @@ class TextClassifier(TextTask):
         Or distributions over the classes, as a teacher gives them: float32 (B, C).
         """
         y = y.to_numpy() if getattr(y, "ndim", 1) > 1 and hasattr(y, "iloc") else y
-        y = list(y)
+        y = list(column(y))
         if not y or np.ndim(y[0]) == 0:
             return encode_labels(y, self.labels, self.num_classes)
         rows = [_distribution(row, self.num_classes) for row in y]
@@ -325,7 +326,7 @@ def encode_labels(y, labels, count, where="example"):
     """Classes as ints.
 
     Args:
-        y: names of `labels`, or ints in [0, count).
+        y: names of `labels`, or ints in [0, count), of a list, array or tensor.
         labels: names, or `None`.
         count: how many classes there are.
         where: what an error counts.
@@ -342,11 +343,11 @@ def encode_labels(y, labels, count, where="example"):
     kinds += [] if ambiguous else [f"ints in [0, {count})"]
     numbers = {label: i for i, label in enumerate(labels or ())}
     encoded = []
-    for i, value in enumerate(y):
+    for i, value in enumerate(column(y)):
         if isinstance(value, str) and value in numbers:
             encoded.append(numbers[value])
         elif (
-            isinstance(value, (int, np.integer))
+            isinstance(value, (int, np.integer, np.bool_))
             and not ambiguous
             and 0 <= value < count
         ):
@@ -370,7 +371,7 @@ def encode_numbers(y, name):
     Raises:
         ValueError: something else than a number, NaN or infinity; it is named.
     """
-    values, wrong = np.asarray(y), None
+    values, wrong = np.asarray(column(y)), None
     if values.ndim != 1:
         wrong = f"a shape of {values.shape}"
     elif values.dtype.kind not in "iufb":

@@ -301,7 +301,13 @@ class BestEpoch(keras.callbacks.Callback):
                 f"BestEpoch.measure must be a measure of an epoch, one of "
                 f"{sorted(logs or {})}. Received: {self.measure!r}."
             )
-        lower, value = self._lower_is_better(), float(logs[self.measure])
+        if np.size(logs[self.measure]) != 1:
+            raise ValueError(
+                f"BestEpoch.measure must be one number an epoch. Received: "
+                f"{self.measure!r}, of shape {np.shape(logs[self.measure])}. A metric "
+                'of Keras that averages, such as F1Score(average="macro"), gives one.'
+            )
+        lower, value = self._lower_is_better(), float(np.squeeze(logs[self.measure]))
         if self.path.exists() and epoch:
             with _open_arrays(self.path) as (meta, _):
                 best = meta["value"]
@@ -345,7 +351,8 @@ class EpochHistory(keras.callbacks.Callback):
 
     Args:
         path: a JSON list of dicts, one an epoch, rewritten after each: `epoch` from 1,
-            `seconds` of the clock, and the measures.
+            `seconds` of the clock, and the measures, a list where one has several
+            numbers.
 
     Raises:
         ValueError: at the start of `fit`, a file that holds something else.
@@ -381,7 +388,7 @@ class EpochHistory(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Writes the rows, without what a killed training wrote of this epoch."""
         seconds = round(time.perf_counter() - self._start, 3)
-        measures = {name: float(value) for name, value in (logs or {}).items()}
+        measures = {n: np.asarray(each).tolist() for n, each in (logs or {}).items()}
         rows = [row for row in self._read() if row["epoch"] <= epoch]
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         make_folder(self.path.parent)

@@ -110,7 +110,7 @@ class Adam(keras.optimizers.Adam):
         if "16" in str(variable.dtype):
             return self._step_in_float32(gradient, variable, learning_rate)
         if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
-            return super().update_step(gradient, variable, learning_rate)
+            return super().update_step(_dense(gradient), variable, learning_rate)
         import tensorflow as tf
 
         index = self._get_variable_index(variable)
@@ -125,13 +125,13 @@ class Adam(keras.optimizers.Adam):
             beta1=self.beta_1,
             beta2=self.beta_2,
             epsilon=self.epsilon,
-            grad=tf.convert_to_tensor(gradient),
+            grad=_dense(gradient),
         )
 
     def _step_in_float32(self, gradient, variable, learning_rate):
         """Keras's step, of a variable of 16 bits."""
         ops, index = keras.ops, self._get_variable_index(variable)
-        gradient = _dense_float32(gradient)
+        gradient = _dense(ops.cast(gradient, "float32"))
         rate, step = (
             ops.cast(x, "float32") for x in (learning_rate, self.iterations + 1)
         )
@@ -150,12 +150,12 @@ class Adam(keras.optimizers.Adam):
         """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
         if any("16" in str(gradient.dtype) for gradient in grads):
             # Squares leave float16, and the step is in float32.
-            grads = [_dense_float32(gradient) for gradient in grads]
+            grads = [_dense(keras.ops.cast(each, "float32")) for each in grads]
         if self.clipnorm or not self.global_clipnorm or not _on_plain_tensorflow():
             return super()._clip_gradients(grads)
         import tensorflow as tf
 
-        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
+        grads = [_dense(gradient) for gradient in grads]
         halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
         norm = tf.sqrt(2 * tf.add_n(halves))
         # An infinite norm makes the scale NaN, as a NaN does.
@@ -196,9 +196,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         return super().check_finite(grads)
 
 
-def _dense_float32(gradient):
-    """A gradient in float32, that of a token which stands twice summed."""
-    gradient = keras.ops.cast(gradient, "float32")
+def _dense(gradient):
+    """A gradient as one array, those of a token which stands twice summed."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

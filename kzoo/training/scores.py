@@ -92,21 +92,24 @@ def binary_scores(y_true, probabilities):
     """Accuracy at one half, average precision, and the area under the ROC curve.
 
     Args:
-        y_true: (B,) of 0 and 1, both of them.
+        y_true: (B,) of 0 and 1.
         probabilities: float (B,), of 1.
 
     Returns:
-        dict of `accuracy`, `average_precision`, `roc_auc`, floats.
+        dict of `accuracy`, `average_precision`, `roc_auc`, floats; the latter two,
+        which compare the 1 with the 0, are NaN without one of each.
     """
     metrics = metrics_library("sklearn.metrics")
     y_true = np.asarray(y_true).astype("int64")
     predicted = np.asarray(probabilities) >= 0.5
-    return {
-        "accuracy": float(metrics.accuracy_score(y_true, predicted)),
-        "average_precision": float(
-            metrics.average_precision_score(y_true, probabilities)
-        ),
-        "roc_auc": float(metrics.roc_auc_score(y_true, probabilities)),
+    ranking = {
+        "average_precision": metrics.average_precision_score,
+        "roc_auc": metrics.roc_auc_score,
+    }
+    both = len(set(y_true.tolist())) == 2
+    return {"accuracy": float(metrics.accuracy_score(y_true, predicted))} | {
+        name: float(score(y_true, probabilities)) if both else math.nan
+        for name, score in ranking.items()
     }
 
 

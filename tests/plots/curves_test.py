@@ -40,6 +40,14 @@ def test_keras_history_and_a_dict_are_drawn_alike():
     assert lines(plots.training_curve(of_keras)) == lines(plots.training_curve(series))
 
 
+def test_a_measure_of_several_numbers_has_no_curve():
+    series = {"loss": [2.0, 1.0]}
+    classes = [np.array([0.1, 0.2])] * 2
+    for several in (classes, [each.tolist() for each in classes]):
+        drawn = plots.training_curve(series | {"f1": several, "val_f1": several})
+        assert lines(drawn) == {("loss", "training"): ([1, 2], [2.0, 1.0])}
+
+
 def test_an_epoch_without_a_number_is_a_gap():
     rows = [dict(ROWS[0], loss=math.nan), {"epoch": 5, "loss": 0.5}]
     drawn = lines(plots.training_curve(rows))

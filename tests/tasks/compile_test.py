@@ -111,6 +111,32 @@ def test_a_loss_of_probabilities_is_a_warning(loss):
             model.compile("sgd", right)
 
 
+def test_a_loss_that_counts_padding_is_a_warning():
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    for model, loss in (
+        (causal(), sparse(from_logits=True)),
+        (tagger(), keras.losses.CategoricalFocalCrossentropy(from_logits=True)),
+    ):
+        with pytest.warns(UserWarning, match="loss of Keras counts them"):
+            model.compile("sgd", loss, metrics=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ignoring = sparse(from_logits=True, ignore_class=0)
+        causal().compile("sgd", ignoring, metrics=None)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("text", [False, True])
+def test_a_pipeline_without_targets_is_named(text):
+    import tensorflow as tf
+
+    model = kzoo.TextClassifier.from_size("tiny", TOKENIZER, num_classes=3, **SMALL)
+    model.compile(run_eagerly=EAGER)
+    x = WORDS[:4] if text else model.encode_text(WORDS[:4])[0]
+    with pytest.raises(ValueError, match=r"no targets: .* gives \(inputs, targets\)"):
+        model.fit(tf.data.Dataset.from_tensor_slices(x).batch(2), verbose=0)
+
+
 def test_a_loss_of_one_s_own_may_need_no_targets():
     class Own(kzoo.TextClassifier):
         def compute_loss(self, x=None, y=None, y_pred=None, *args, **kwargs):

@@ -536,6 +536,32 @@ def test_a_training_killed_between_two_steps_goes_on_as_it_was(tmp_path, lora):
         np.testing.assert_array_equal(whole[name], resumed[name])
 
 
+def test_weights_are_loaded_while_adapters_train(tmp_path):
+    """As Keras's BackupAndRestore does, where a training was stopped."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    def train(folder, *others):
+        keras.utils.set_random_seed(0)
+        task = classifier()
+        task.enable_lora(2)
+        task.compile(Adam(1e-2), run_eagerly=EAGER)
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / folder))
+        options = dict(shuffle=False, callbacks=[backup, *others], verbose=0)
+        task.fit(WORDS, TARGETS, epochs=3, **options)
+        return values(task)
+
+    whole = train("whole")
+    with pytest.raises(KeyboardInterrupt):
+        train("stopped", Stop())
+    resumed = train("stopped")
+    for name in whole:
+        np.testing.assert_allclose(resumed[name], whole[name], atol=1e-6)
+
+
 @pytest.mark.parametrize("road", ["load_lora", "load_weights"])
 def test_adapters_of_another_alpha_count_in_what_is_compiled(tmp_path, road):
     ids = {"token_ids": np.array([[1, 5, 6, 7, 2], [1, 7, 5, 2, 0]], "int32")}

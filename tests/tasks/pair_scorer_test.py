@@ -156,6 +156,15 @@ def test_a_folder_and_a_keras_file_hold_it(tmp_path):
         np.testing.assert_array_equal(got, expected)
 
 
+def test_targets_of_one_class_have_an_accuracy_alone():
+    task = perturbed(scorer(output_activation="sigmoid"))
+    for target in (0, 1):
+        found = task.score(PAIRS[:5], [target] * 5)
+        right = (task.predict(PAIRS[:5], verbose=0)[:, 0] >= 0.5) == target
+        assert found["accuracy"] == pytest.approx(right.mean())
+        assert np.isnan([found["average_precision"], found["roc_auc"]]).all()
+
+
 def test_what_does_not_fit_is_named():
     task = compiled(scorer(output_activation="sigmoid"), eager=True)
     with pytest.raises(ValueError, match="reads pairs of texts, .*'ab' as example 0"):

@@ -143,6 +143,30 @@ def test_weights_of_a_larger_model_are_refused(tmp_path):
         deep.load_weights(path)
 
 
+@pytest.mark.parametrize("name", ["task.keras", "task.weights.json"])
+def test_files_of_every_kind_fill_a_whole_model_or_none(tmp_path, name):
+    path = str(tmp_path / name)
+    trained, own = compiled(causal(num_layers=1), eager=True), causal(num_layers=1)
+    trained.fit(WORDS[:8], verbose=0)
+    if name.endswith("json"):
+        trained.save_weights(path, max_shard_size=1e-5)
+        assert len(list(tmp_path.glob("*.h5"))) > 1
+    else:
+        trained.save(path)
+    own.load_weights(path)
+    for got, want in zip(own.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+    deep = causal(num_layers=2)
+    before = deep.get_weights()
+    with pytest.raises(ValueError, match="another model.* Only in the model: .*block_"):
+        deep.load_weights(path)
+    for kept, weight in zip(deep.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(kept, weight)
+    with pytest.raises(ValueError, match="weights.txt"):
+        deep.load_weights(__file__.replace(".py", "weights.txt"))
+
+
 def test_safetensors_have_the_contract_names(tmp_path):
     from safetensors.numpy import load_file, save_file
 

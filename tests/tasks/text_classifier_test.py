@@ -428,6 +428,35 @@ def test_what_cannot_be_learned_is_named():
         compiled(classifier(tokenizer=None)).fit(["ab"], [0])
 
 
+def test_targets_of_texts_are_arrays_and_tensors_of_every_kind():
+    texts, y = ["ab", "cd", "ad", "b"], np.array([1, 0, 1, 1])
+    task, number = classifier(), regressor()
+    asked = [y[:, None], keras.ops.convert_to_tensor(y), y.astype("uint8"), y == 1]
+    for each in (*asked, keras.ops.convert_to_tensor(y[:, None])):
+        assert task.encode_targets(each) == [1, 0, 1, 1]
+        np.testing.assert_array_equal(number.encode_targets(each), y)
+        task.encode_examples(texts, each)
+    with pytest.raises(ValueError, match=r"Received: np.int32\(3\) for example 0"):
+        task.encode_targets(keras.ops.convert_to_tensor([[3], [0]], "int32"))
+
+
+def test_a_step_of_a_subclass_predicts_strings_too():
+    class Own(kzoo.TextClassifier):
+        def predict_step(self, *data):
+            logits = super().predict_step(*data)
+            if isinstance(logits, tuple):  # JAX's, with its state
+                return keras.ops.softmax(logits[0]), logits[1]
+            return keras.ops.softmax(logits)
+
+    task = Own.from_size("tiny", TOKENIZER, num_classes=3, num_layers=1, hidden_dim=16)
+    texts = ["ab", "abcd", "d"]
+    got = task.predict(texts, verbose=0)
+    np.testing.assert_allclose(got.sum(-1), 1.0, rtol=1e-6)
+    ids, _ = task.encode_text(texts)
+    np.testing.assert_allclose(got, task.predict(ids, verbose=0), rtol=1e-6)
+    assert task.classify(texts) == got.argmax(axis=-1).tolist()
+
+
 def test_arrays_that_cannot_be_learned_are_named_after_a_training_too():
     """By then Keras compiled a step for targets of any shape."""
     task = compiled(classifier())

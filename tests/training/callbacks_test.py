@@ -409,6 +409,17 @@ def test_a_history_goes_on_in_a_loop_of_the_user_s(tmp_path):
     assert [row["loss"] for row in json.loads(path.read_text())] == [0.5, 0.25]
 
 
+def test_a_measure_of_several_numbers_is_kept_and_is_no_best(tmp_path):
+    """As those of Keras's F1Score are, one a class."""
+    several = Measures([np.array([0.25, 0.5], "float32")], "f1_score")
+    path = tmp_path / "history.json"
+    fit(new_model(), 1, several, EpochHistory(path))
+    assert json.loads(path.read_text())[0]["f1_score"] == [0.25, 0.5]
+    keep = BestEpoch(tmp_path / "best.npz", "f1_score")
+    with pytest.raises(ValueError, match=r"one number.*'f1_score', of shape \(2,\)"):
+        fit(new_model(), 1, several, keep)
+
+
 @pytest.mark.parametrize(
     "content", ['[{"epoch": 1', '{"epoch": 1}', '[{"loss": 1}]', "7"]
 )

@@ -158,18 +158,29 @@ def test_a_gradient_that_is_not_finite_shows_in_every_weight(bad):
 
 
 @pytest.mark.tensorflow
-def test_a_token_twice_in_a_batch_has_one_gradient():
+@pytest.mark.parametrize("road", ["plain", "amsgrad", "strategy"])
+def test_a_token_twice_in_a_batch_has_one_gradient(road):
     import tensorflow as tf
 
     gradient = np.array([[1.0], [-3.0], [2.0]], "float32")
     dense = np.array([[-2.0], [0.0], [2.0], [0.0]])
-    variable = keras.Variable(np.zeros((4, 1), "float32"))
-    optimizer = Adam(0.1, epsilon=1e-3)
-    for scale in (1.0, -0.5, 2.0):
+    strategy = tf.distribute.get_strategy()
+    if road == "strategy":
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        variable = keras.Variable(np.zeros((4, 1), "float32"))
+        # Its squares only grow here: amsgrad's largest is the last.
+        optimizer = Adam(0.1, epsilon=1e-3, amsgrad=road == "amsgrad")
+        optimizer.build([variable])
+
+    def step(scale):
         sparse = tf.IndexedSlices(
             gradient * np.float32(scale), tf.constant([0, 0, 2]), tf.constant([4, 1])
         )
         optimizer.apply([sparse], [variable])
+
+    for scale in (1.0, -0.5, 2.0):
+        strategy.run(step, (scale,))
     want = definition(
         np.zeros((4, 1)), [dense, -0.5 * dense, 2 * dense], 0.1, 0.9, 0.999, 1e-3
     )
