@@ -202,6 +202,8 @@ def load_keras(trains=False):
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # What Keras and TensorFlow warn of concerns programmers.
     warnings.filterwarnings("ignore", module=r"(keras|tensorflow|jax|grain)(\.|$)")
+    # Where in the source one comes from tells a user of commands nothing.
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     with _python_s_stderr_only(), progress("Starting Keras"):
         import keras
 

@@ -80,7 +80,7 @@ def demo(
         pairs = date_pairs(PAIRS, seed=seed)
         held_out = date_pairs(HELD_OUT, seed=seed, split="test")
     began = time.perf_counter()
-    model, history, complete = _fine_tune(pairs, seconds, seed)
+    model, history, epochs = _fine_tune(pairs, seconds, seed)
     trained = time.perf_counter() - began
     model.save_folder(out_path / "model")
     training_curve(history, title="kzoo demo").savefig(out_path / "curve.png")
@@ -115,8 +115,8 @@ def demo(
         "held_out": len(held_out),
         "wrong": wrong[:20],
         "training_seconds": trained,
-        "epochs": len(history.epoch),
-        "training_complete": complete,
+        "epochs": epochs,
+        "training_complete": epochs == EPOCHS,
         "exports": {name: report.to_dict() for name, report, *_ in exports},
         "seconds": time.perf_counter() - start,
     }
@@ -185,7 +185,7 @@ def _zoo():
 
 
 def _fine_tune(pairs, seconds, seed):
-    """The fine-tuned preset, Keras's history, and whether time was enough."""
+    """The fine-tuned preset, Keras's history, and how many whole epochs it had."""
     from kzoo.cli.epochs import CosineWithinTime, EpochLines
     from kzoo.data import bucketed_batches
     from kzoo.training import Adam
@@ -217,7 +217,7 @@ def _fine_tune(pairs, seconds, seed):
         )
     finally:
         lines.stop()
-    return model, history, not rate.out_of_time
+    return model, history, int(model.optimizer.iterations) // len(batches)
 
 
 def _export(model, out_path):

@@ -72,7 +72,8 @@ def recipe(options):
 
 def as_options(message):
     """A message about keys of a recipe, with the options' names for them."""
-    for option, place in PLACES.items():
+    others = (("tokenizer", "tokenizer.kind"), ("tokenizer", "tokenizer.folder"))
+    for option, place in (*PLACES.items(), *others, ("length", "training.length")):
         flag = f"--{option.replace('_', '-')}"
         message = message.replace(f"{place} was", f"{flag} was")
     return message.replace("the texts of the training", "the texts of DATA")
@@ -154,6 +155,7 @@ def _data(options):
     if columns is not None:
         values["columns"] = columns
     if options["validation"]:
+        _check_differ(options["folder"], sources, options["validation"])
         values["validation"] = {"files": options["validation"], "split": split}
     elif options["validation_split"]:
         values["validation"] = {"files": sources, "split": options["validation_split"]}
@@ -166,6 +168,23 @@ def _data(options):
             own = {"at_most": _MOST_HELD_OUT, "seed": options["seed"]}
             values["hold_out"] |= own
     return values
+
+
+def _check_differ(folder, sources, validation):
+    """Raises `Failure` where a training would be validated by what it learns."""
+    both = [
+        [
+            name if name.startswith("tfds:") else (folder / name).resolve()
+            for name in own
+        ]
+        for own in (sources, validation)
+    ]
+    if both[0] == both[1]:
+        raise Failure(
+            f"--validation {' '.join(validation)} is what the model learns from. Give "
+            "--validation-split for another part of a folder or data set, "
+            "--validation-share to hold examples out, or other files."
+        )
 
 
 def _columns(columns):

@@ -183,15 +183,15 @@ def train(
     from kzoo.cli.settings import as_options
     from kzoo.zoo.training import OtherTraining
 
-    recipe = _recipe(options, context)
+    recipe, of_options = _recipe(options, context)
     try:
-        _train(recipe, folder, out_path)
+        _train(recipe, folder, out_path, "--epochs {}" if of_options else "epochs = {}")
     except OtherTraining as error:
         raise Failure(as_options(str(error))) from error
 
 
 def _recipe(options, context):
-    """That of a file or a name, or the one that the options describe."""
+    """That of a file or a name, or the one of the options; and whether it is these'."""
     from kzoo.cli import settings
     from kzoo.zoo.recipes import Recipe, shipped
 
@@ -202,7 +202,7 @@ def _recipe(options, context):
     if path is None and (written or not Path(first).exists()):
         path = shipped().get(first)
     if path is None:
-        return settings.recipe(options)
+        return settings.recipe(options), True
     given = [
         f"--{name.replace('_', '-')}"
         for name in options
@@ -214,10 +214,10 @@ def _recipe(options, context):
             f"{first} says all but --data and --out. Received besides: "
             f"{', '.join([*others, *given])}. Change it in a copy of the recipe."
         )
-    return Recipe.load(path)
+    return Recipe.load(path), False
 
 
-def _train(recipe, folder, out_path):
+def _train(recipe, folder, out_path, epochs_are):
     from kzoo.cli.epochs import EpochLines
     from kzoo.zoo import training
     from kzoo.zoo.examples import read_training
@@ -242,7 +242,7 @@ def _train(recipe, folder, out_path):
         done = run.epochs_done
         goes_on = "The same command goes on from there" if done else "It begins anew"
         if done and recipe.training.schedule.kind != "cosine":
-            goes_on += f"; with --epochs {done} it makes a model of them"
+            goes_on += f"; with {epochs_are.format(done)} it makes a model of them"
         epochs = "epoch" if done == 1 else "epochs"
         stopped = f"Stopped after {done} whole {epochs}. {goes_on}."
         raise Failure(stopped, INTERRUPTED) from None

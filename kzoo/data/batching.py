@@ -8,6 +8,7 @@ it stopped, without reading what came before.
 """
 
 import functools
+import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
@@ -66,7 +67,9 @@ def bucketed_batches(
         seed: of the order, in [0, 2**63).
         shuffle: a new order every epoch; without it buckets come one after another.
         remainder: a bucket's last batch, when examples do not fill it: `"fill"` adds
-            rows of nothing but padding, which carry no loss when padding has none;
+            rows of nothing but padding, which carry no loss when padding has none; a
+            batch that would hold more than all examples has as many rows as the next
+            power of two, which divides among devices;
             `"drop"` leaves it out, other examples every epoch; `"keep"` has fewer
             rows, and so one more shape.
 
@@ -90,7 +93,8 @@ def bucketed_batches(
         check_count("buckets", buckets)
         shapes = None
     lengths, kept, num_truncated = _fit(lengths, limits, shapes, too_long, sequences)
-    rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of)
+    most = 1 << (len(kept) - 1).bit_length() if remainder == "fill" else math.inf
+    rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of, most)
     if shapes is None:
         shapes = choose_buckets(
             lengths[kept], buckets, multiple=multiple, rows_of=rows_of
@@ -278,11 +282,11 @@ def _fit(lengths, limits, shapes, too_long, sequences):
     )
 
 
-def _rows(batch_size, tokens_per_batch, tokens_of, shape):
+def _rows(batch_size, tokens_per_batch, tokens_of, most, shape):
     if batch_size is not None:
-        return batch_size
+        return min(batch_size, most)
     tokens = shape[-1] if tokens_of is None else tokens_of(shape)
     check_count(f"What tokens_of gives for {tuple(map(int, shape))}", int(tokens))
     rows = max(1, tokens_per_batch // int(tokens))
     # Multiples of 8 divide among devices and fit tensor cores.
-    return rows - rows % 8 if rows >= 8 else rows
+    return min(rows - rows % 8 if rows >= 8 else rows, most)

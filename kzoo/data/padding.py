@@ -93,7 +93,8 @@ def packed_blocks(ids, length, *, overlap=0):
     check_count("overlap", overlap, 0, length - 1)
     if len(ids) < length:
         raise ValueError(
-            f"packed_blocks needs at least length={length} ids. Received: {len(ids)}."
+            f"packed_blocks needs at least length={length} ids. Received: {len(ids)}. "
+            "Give a longer text, a larger share of it, or a smaller length."
         )
     windows = np.lib.stride_tricks.sliding_window_view(ids, length)
     return windows[:: length - overlap].copy()

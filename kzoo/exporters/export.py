@@ -235,6 +235,7 @@ def export(
                 _describe(task, target)
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
+            report.notes += _left_to_the_caller(task, chosen, format)
             report.notes += text_form.notes(task, format) if text else []
             report.files = sizes(partial if single else target)
             for new in [t for t in targets if t.exists() and t not in stood]:
@@ -249,6 +250,17 @@ def export(
             "space or choose another path, and export again."
         ) from error
     return report
+
+
+def _left_to_the_caller(task, chosen, format):
+    """A sentence where a search of the file does not begin as the task's does."""
+    if format == "genai" or all(function.name != "generate" for function in chosen):
+        return []
+    defaults = {n: x for n, x in task.search_defaults.items() if n != "stop_tokens"}
+    return [
+        "generate of this file does not begin with the task's search_defaults "
+        f"{defaults}: task.search_inputs({format!r}) gives them as its inputs."
+    ] * bool(defaults)
 
 
 def _check_evaluate(task, arguments, chosen, known, single):

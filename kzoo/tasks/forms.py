@@ -127,7 +127,7 @@ def split(x, y, weights, share):
         share: in (0, 1).
     """
     size = number_of(x)
-    cut = int(size * (1 - share))
+    cut = int(size * (1 - share)) if 0 < share < 1 else 0  # NaN is no share
     if not 0 < cut < size:
         raise ValueError(
             "validation_split must leave an example on both sides. Received: "

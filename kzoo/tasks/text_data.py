@@ -308,7 +308,8 @@ class LearnsText(Task):
             ValueError: it is no array of numbers, or holds ids that have no row in the
                 table they are of.
         """
-        kind = f"a {kinds(values)}" if isinstance(values, (list, tuple)) else None
+        listed = isinstance(values, (list, tuple, Number))
+        kind = f"a {kinds(values)}" if listed else None
         if kind:
             try:
                 values = np.asarray(values)
@@ -317,7 +318,7 @@ class LearnsText(Task):
         if hasattr(values, "to_tensor"):  # TensorFlow's ragged ones
             raise self._refused_ragged(name, values)
         is_array = isinstance(values, np.ndarray)
-        if is_array and values.dtype.kind in "OSU":
+        if is_array and (values.dtype.kind in "OSU" or not values.ndim):
             raise ValueError(
                 f"{self.name} reads {name} as an array of numbers, with rows of one "
                 f"length. Received: {kind or f'an array of {values.dtype}'}. Pad rows "

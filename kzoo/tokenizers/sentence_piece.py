@@ -3,6 +3,7 @@
 import base64
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterable
 from typing import Literal, get_args
@@ -212,7 +213,12 @@ class SentencePieceTokenizer(Tokenizer):
             seed: of the draws; every call of `encode` has others, in the same order.
                 Another process has others still: the library adds something of its own
                 to a seed. What has to be repeated there is kept in a file.
+
+        Raises:
+            ValueError: `alpha` is negative or not finite.
         """
+        if not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha must be 0 or more. Received: {alpha!r}.")
         twin = type(self).from_config(self.get_config())
         twin._sampling = dict(enable_sampling=True, nbest_size=-1, alpha=alpha)
         twin._sampling["num_threads"] = 1  # each would draw the same

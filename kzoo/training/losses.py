@@ -1,5 +1,7 @@
 """Losses over what is there: padding and rows that only fill a batch are left out."""
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -398,10 +400,10 @@ class CosineSimilarityLoss(_NumberLoss):
             ("score_range", self.score_range),
             ("cosine_range", self.cosine_range),
         ):
-            if len(ends) != 2 or not ends[0] < ends[1]:
+            if len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
                 raise ValueError(
                     f"CosineSimilarityLoss.{option} must be a lower and a higher "
-                    f"number. Received: {ends}."
+                    f"finite number. Received: {ends}."
                 )
         if not -1 <= self.cosine_range[0] < self.cosine_range[1] <= 1:
             raise ValueError(

@@ -230,7 +230,7 @@ def _read(recipe, folder, part, source):
         column = columns[0] if columns else None
         whole = data.is_running
         examples = load_texts(files[0], column=column, whole=whole, **options)
-        return [_prepared(data, text) for text in examples]
+        return [_prepared(data, *each) for each in enumerate(examples)]
     if data.format == "parallel":
         examples = load_pairs(tuple(files))
     elif len(columns or (0, 1)) == 2:
@@ -238,7 +238,7 @@ def _read(recipe, folder, part, source):
     else:
         count = len(columns)
         examples = load_rows(files[0], columns=columns, count=count, **options)
-    return [tuple(_prepared(data, text) for text in example) for example in examples]
+    return [_prepared(data, *each) for each in enumerate(examples)]
 
 
 def _missing(recipe, folder, part, file, given):
@@ -255,11 +255,20 @@ def _missing(recipe, folder, part, file, given):
     )
 
 
-def _prepared(data, text):
+def _prepared(data, number, example):
+    """A text, or each of a tuple of them, as `data` says."""
+    if not isinstance(example, str):
+        return tuple(_prepared(data, number, text) for text in example)
+    text = example
     for old, new in data.replace.items():
         text = text.replace(old, new)
     if data.last_words is not None:
         text = " ".join(text.split()[-data.last_words :])
+    if example.strip() and not text.strip():
+        raise DataError(
+            f"[data] replace leaves nothing of a text. Received: {example!r:.80} in "
+            f"example {number}."
+        )
     return text
 
 

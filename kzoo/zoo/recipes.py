@@ -295,6 +295,7 @@ class Tokenizer:
             expected = f"a kind of {_SAMPLED}"
             refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
         check(self, "[tokenizer]", "max_piece_length", "1 or more", at_least_one)
+        check(self, "[tokenizer]", "alpha", "0 or more", lambda x: 0 <= x < math.inf)
         if len(given) == 1:
             refuse("[tokenizer]", "kind and vocabulary_size together", given)
         if self.splits < 1 or (self.splits > 1) != (self.alpha is not None):
@@ -525,8 +526,11 @@ class Training:
             ("consistency", "0 or more", lambda x: 0 <= x < math.inf),
         ):
             check(self, "[training]", names, expected, fits)
-        if self.score_range is not None and len(self.score_range) != 2:
-            refuse("[training] score_range", "two numbers", list(self.score_range))
+        given = self.score_range
+        if given is not None and not (
+            len(given) == 2 and all(map(math.isfinite, given))
+        ):
+            refuse("[training] score_range", "two finite numbers", list(given))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

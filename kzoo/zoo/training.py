@@ -439,14 +439,17 @@ class Run:
     def _validation_batches(self):
         if self._held_out is None:
             return None
-        if not self.recipe.data.is_running:
-            try:
+        length = self.recipe.training.length
+        try:
+            if self.recipe.data.is_running:
+                features = stretches(self.task, self._held_out, length)
+            else:
                 features = self.task.encode_examples(*self._pairs(self._held_out))
-            except ValueError as error:
-                raise ValueError(f"In the validation examples: {error}") from error
-            return self._batches(features, shuffle=False)
-        features = stretches(self.task, self._held_out, self.recipe.training.length)
-        return self.task.batches(features, batch_size=self._rows(), shuffle=False)
+        except ValueError as error:
+            raise ValueError(f"In the validation examples: {error}") from error
+        if self.recipe.data.is_running:
+            return self.task.batches(features, batch_size=self._rows(), shuffle=False)
+        return self._batches(features, shuffle=False)
 
     def _batches(self, features, **options):
         """Those of the task, each row twice where two passes are compared."""

@@ -74,6 +74,7 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
             stopped = run(*parts)
         assert stopped.exit_code == 130
         assert f"Stopped after {after}" in stopped.stderr
+    assert "with --epochs 1 it makes a model of them" in stopped.stderr
     assert not (tmp_path / "parts" / "config.json").exists()
 
     again = run(*parts)
@@ -168,6 +169,27 @@ def test_running_text_makes_a_language_model_that_generates(
     assert task.generate("the", max_new_tokens=2) is not None
 
 
+def test_a_stopped_recipe_s_epochs_are_a_key(run, pairs, small, tmp_path, monkeypatch):
+    from kzoo.cli.epochs import EpochLines
+
+    arguments = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
+    arguments += ("--epochs", 2, "--validation-share", 0)
+    assert run(*arguments, "--out", tmp_path / "first").exit_code == 0
+
+    begin = EpochLines.on_epoch_begin
+
+    def interrupt(self, epoch, logs=None):
+        begin(self, epoch, logs)
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(EpochLines, "on_epoch_begin", interrupt)
+    recipe = tmp_path / "first" / "recipe.toml"
+    stopped = run("train", recipe, "--out", tmp_path / "second")
+    assert stopped.exit_code == 130
+    assert "; with epochs = 1 it makes a model of them" in stopped.stderr
+
+
 def test_a_named_size_wins_over_a_file_of_its_name(refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").write_text("no config")
@@ -178,7 +200,7 @@ def test_a_named_size_wins_over_a_file_of_its_name(refused, tmp_path, monkeypatc
 
 
 def test_bad_input_is_refused_before_anything_is_made(
-    refused, pairs, small, tmp_path, translator
+    run, refused, pairs, small, tmp_path, translator
 ):
     new = ("--out", tmp_path / "new")
     lines = pairs.read_text().splitlines()
@@ -215,6 +237,18 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "--validation and --validation-share" in line(
         pairs, *new, "--validation", pairs, "--validation-share", 0.1
     )
+    assert "is what the model learns from. Give --validation-split" in line(
+        pairs, *new, "--validation", pairs.parent / "." / pairs.name
+    )
+    short = tmp_path / "short.txt"
+    short.write_text("the cat sat on the mat.\n" * 40)
+    begun = run(
+        *("train", short, "--out", tmp_path / "begun", "--tokenizer", "character"),
+        *("--task", "language-model", "--running", "--length", 64),
+        *("--size", small("decoder")),
+    )
+    assert begun.exit_code == 2
+    assert "Error: In the validation examples: packed_blocks needs" in begun.stderr
     assert "--running is for" in line(pairs, *new, "--running")
     assert "--length is of --running" in line(pairs, *new, "--length", 16)
     assert "must be positive" in line(pairs, *new, "--learning-rate", 0)

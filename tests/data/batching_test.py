@@ -118,7 +118,9 @@ def test_shapes_are_few_and_known(lengths, batch_size, buckets):
     assert seen == set(batches.shapes)
     assert len(seen) <= buckets
     assert all(length % 8 == 0 for shape in seen for length in shape)
-    assert {len(ids) for batch in batches for ids in batch.values()} == {batch_size}
+    most = next(size for size in (1, 2, 4, 8, 16, 32, 64) if size >= len(lengths))
+    rows = {len(ids) for batch in batches for ids in batch.values()}
+    assert rows == {min(batch_size, most)}
     assert all(ids.dtype == np.int32 for batch in batches for ids in batch.values())
 
 
@@ -184,6 +186,15 @@ def test_a_token_budget_bounds_the_targets_of_a_batch():
     assert rows_of(batches) == expected_rows(examples)
     tiny = bucketed_batches(examples, tokens_per_batch=1)
     assert {len(batch["decoder_token_ids"]) for batch in tiny} == {1}
+
+
+@pytest.mark.parametrize("size", [dict(batch_size=10**9), dict(tokens_per_batch=10**9)])
+def test_a_batch_is_filled_up_to_what_there_is_at_most(size):
+    examples = make_examples([(n % 30 + 1, n % 20 + 1) for n in range(65)])
+    for remainder, most in (("fill", 128), ("keep", 65)):
+        batches = bucketed_batches(examples, **size, remainder=remainder)
+        assert {len(ids) for batch in batches for ids in batch.values()} == {most}
+        assert rows_of(batches) == expected_rows(examples)
 
 
 def test_the_report_counts_what_the_batches_hold():

@@ -963,6 +963,18 @@ def test_an_artifact_refuses_more_than_the_learned_positions(tmp_path):
             session.run(None, wrong)
 
 
+@pytest.mark.usefixtures("remembered")
+def test_a_report_says_what_a_search_of_the_file_begins_without(tmp_path):
+    model = make(kzoo.CausalLM, num_layers=1)
+    model.search_defaults = {"stop_tokens": [5], "temperature": 0.5}
+    for names, said in (("generate", True), ("forward", False)):
+        path = tmp_path / f"{names}.onnx"
+        report = str(model.export(path, format="onnx", functions=names))
+        note = "not begin with the task's search_defaults {'temperature': 0.5}"
+        assert (note in report and "search_inputs('onnx')" in report) == said
+    assert model.search_inputs("onnx")["temperature"] == 0.5
+
+
 @pytest.mark.tensorflow
 def test_a_saved_model_refuses_the_largest_number_too(tmp_path):
     import tensorflow as tf

@@ -406,6 +406,7 @@ def test_a_model_without_large_matrices_stays_as_it_is(tmp_path):
         path = tmp_path / f"{mode}.onnx"
         report = model.export(path, format="onnx", quantize=mode)
         assert report.weight_bytes == report.float32_weight_bytes
+        assert f"{mode} changed nothing: no matrix has 1024 elements" in str(report)
         assert report.token_agreement == 1.0
         stored = initializers(path).values()
         assert not {a.dtype.name for a in stored} & {"float16", "int8", "uint8"}
@@ -419,6 +420,7 @@ def test_older_operator_sets_and_lora(tmp_path, quick, mode):
     report = model.export(tmp_path / "m", portable=True, **options)
     assert report.opset == 18
     assert report.weight_bytes < report.float32_weight_bytes / 2
+    assert "changed nothing" not in str(report)
     assert ("needs onnxruntime" in str(report)) == (mode == "int4")
 
 

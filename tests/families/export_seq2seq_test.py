@@ -49,7 +49,8 @@ def test_a_file_has_the_language_and_all_ends_of_its_model(tmp_path):
     (expected,) = model.generate(ids, **options)
     assert expected == free[:3]
     assert expected[0] == tokenizer.conventions.target_prefix[0]
-    model.export(tmp_path / "m", format="onnx", functions=["generate"])
+    report = model.export(tmp_path / "m", format="onnx", functions=["generate"])
+    assert "search_defaults" not in str(report)  # the file has them
     session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
     inputs = {name: np.array(value) for name, value in options.items()}
     inputs["encoder_token_ids"] = np.array(ids)

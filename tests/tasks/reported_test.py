@@ -78,7 +78,8 @@ def test_weights_of_rows_and_of_tokens_on_one_compiled_model():
 def test_a_loss_of_the_user_is_reported_as_keras_does():
     model = causal()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    compiled(model, keras.optimizers.SGD(0.0), loss=loss)
+    with pytest.warns(UserWarning, match="loss of Keras counts them"):
+        compiled(model, keras.optimizers.SGD(0.0), loss=loss)
     inputs, y = {"token_ids": ids_of(WORDS[:8])[:, :-1]}, ids_of(WORDS[:8])[:, 1:]
     expected = to_numpy(loss(y, model(inputs)))
     got = model.evaluate(inputs, y, batch_size=4, verbose=0)[0]

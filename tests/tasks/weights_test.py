@@ -139,6 +139,12 @@ def test_what_could_be_read_in_two_ways_is_refused():
         (("ab", "yes"), {}, "needs a list of examples.*'ab'"),
         ((TEXTS, CLASSES), dict(sample_weight=[1.0]), "each of 3 rows.*(1,)"),
         ((TEXTS, CLASSES), dict(validation_split=0.9), "an example on both sides"),
+        (
+            (TEXTS, CLASSES),
+            dict(validation_split=float("nan")),
+            "an example on both sides. Received: validation_split=nan",
+        ),
+        (({"a": 1}, CLASSES), {}, "reads a as an array of numbers.* Received: a int"),
         ((TEXTS, CLASSES), dict(validation_data=(1, 2, 3, 4)), "a tuple of 4"),
     ],
 )

@@ -467,3 +467,6 @@ def test_sampled_splits_write_the_same_text_in_other_pieces(name):
     assert texts == TEXTS[2].split()
     assert drawn.get_config() == tokenizer.get_config()
     assert pickle.loads(pickle.dumps(drawn)).encode(TEXTS) == tokenizer.encode(TEXTS)
+    for wrong in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="alpha must be 0 or more"):
+            tokenizer.sampled(wrong)

@@ -649,6 +649,9 @@ def test_every_loss_has_a_config(loss):
 def test_losses_of_embeddings_name_what_does_not_fit():
     with pytest.raises(ValueError, match=r"score_range.*Received: \(5, 0\)"):
         CosineSimilarityLoss(score_range=(5, 0))
+    for wrong in ((0, np.inf), (-np.inf, 0), (0, np.nan)):
+        with pytest.raises(ValueError, match="score_range must be .* finite number"):
+            CosineSimilarityLoss(score_range=wrong)
     with pytest.raises(ValueError, match=r"cosine_range must lie in \[-1, 1\]"):
         CosineSimilarityLoss(cosine_range=(0, 2))
     with pytest.raises(ValueError, match="temperature must be positive.*0"):

@@ -86,6 +86,18 @@ def changed(**changes):
         ({"training__best": "val_loss"}, "average, best: expected one of the two"),
         ({"training__length": 128}, r"\[training\] length: expected running text"),
         ({"training__score_range": [0, 5]}, "score_range: expected an embedder"),
+        (
+            {"task": "sentence_embedder", "training__score_range": [0, math.inf]},
+            "score_range: expected two finite numbers",
+        ),
+        (
+            {"tokenizer__splits": 3, "tokenizer__alpha": -0.1},
+            r"\[tokenizer\] alpha: expected 0 or more",
+        ),
+        (
+            {"tokenizer__splits": 3, "tokenizer__alpha": math.nan},
+            r"\[tokenizer\] alpha: expected 0 or more",
+        ),
         ({"training__consistency": -1.0}, r"consistency: expected 0 or more"),
         ({"training__embeddings": "tf_idf"}, "embeddings: expected a task with an"),
         ({"tokenizer__splits": 1, "tokenizer__alpha": 0.3}, r"\] splits, alpha: exp"),

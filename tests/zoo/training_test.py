@@ -53,6 +53,14 @@ def test_no_english_sentence_is_in_two_parts(tmp_path):
     assert read_test(recipe, tmp_path, "validation") == parts[1]
 
 
+def test_a_text_of_which_replace_leaves_nothing_is_named(tmp_path):
+    lines = ["english one\tspanish\n", "english two\tx\n"]
+    (tmp_path / "spa.txt.gz").write_text("".join(lines))
+    recipe = recipe_of("spa-eng-en-es", data={"replace": {"x": " "}})
+    with pytest.raises(DataError, match="replace leaves nothing.* 'x' in example 1"):
+        read_training(recipe, tmp_path)
+
+
 def test_running_text_is_held_out_at_its_end_to_the_character(tmp_path):
     text = "".join(chr(97 + i % 26) for i in range(1003))
     (tmp_path / "input.txt.gz").write_text(text)
