@@ -88,6 +88,14 @@ class Matrix:
         }
 
     @property
+    def stored_bytes(self):
+        """Of what it becomes, in bytes."""
+        return sum(
+            np.dtype(dtype).itemsize * np.prod(shape)
+            for dtype, shape, _ in self.stored().values()
+        )
+
+    @property
     def values(self):
         """The name of the quantised weight."""
         return f"{self.name}/{self.mode}"
@@ -315,7 +323,9 @@ def _find(graph, mode):
         if large and len(uses) == 1 and (table or set(*uses.values()) != {"Gather"}):
             gate = name.replace(_OF_PRODUCTS, _GATED)
             by_token = gate != name and gate in layouts
-            found[name] = Matrix(name, mode, tuple(shape), *uses, read, by_token)
+            matrix = Matrix(name, mode, tuple(shape), *uses, read, by_token)
+            if matrix.stored_bytes < 4 * np.prod(shape):  # blocks may be half empty
+                found[name] = matrix
     return found
 
 

@@ -35,8 +35,8 @@ class Start(NamedTuple):
         prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
         seen: bool (B, N), which entries are no padding, as `step` has it of one beam
             by itself; `None` where none is padding.
-        prefill: a function without arguments that gives a cache with those N entries,
-            where `cache` is still empty; or `None`.
+        prefill: a function that gives a cache with those N entries, where `cache` is
+            still empty, for `Place`s that count by row or not; or `None`.
     """
 
     tokens: object
@@ -47,11 +47,11 @@ class Start(NamedTuple):
     seen: object = None
     prefill: object = None
 
-    def prefilled(self):
+    def prefilled(self, by_row=False):
         """This, with the cache filled."""
         if self.prefill is None:
             return self
-        return self._replace(cache=self.prefill(), prefill=None)
+        return self._replace(cache=self.prefill(by_row), prefill=None)
 
 
 class Place(NamedTuple):
@@ -63,17 +63,20 @@ class Place(NamedTuple):
         seen: bool (B, 1, M, S), which of the S entries, with those of the step, are of
             each beam's sequence; `None` for all, with one beam alone.
         order: int (S,), how many tokens stand before each entry's; `None` likewise.
+        by_row: whether what depends on distance is counted from each row's own first
+            token, so that its entries may be moved; all rows share the numbers else.
     """
 
     index: object
     filled: object
     seen: object = None
     order: object = None
+    by_row: bool = False
 
     @classmethod
-    def behind(cls, index):
+    def behind(cls, index, by_row=False):
         """That of tokens one after another, behind so many entries."""
-        return cls(index, index)
+        return cls(index, index, by_row=by_row)
 
     def arguments(self):
         """What a stack is called with, see `Stack.call`."""
@@ -168,7 +171,7 @@ def _low_memory_loop(run, start):
         return run.unfinished(state) & (state["made"] < run.limit)
 
     def prefill(state):
-        return {**state, "cache": list(map(ops.earlier_cache, start.prefill()))}
+        return {**state, "cache": list(map(ops.earlier_cache, start.prefill(False)))}
 
     def decode(state):
         entries = state["cache"]

@@ -157,8 +157,8 @@ class CausalLM(LanguageModel):
             batch, None if ops.buffers_grow() else length + entries
         )
 
-        def prefill():
-            return self._decode(before, empty, Place.behind(0), padding)[1]
+        def prefill(by_row):
+            return self._decode(before, empty, Place.behind(0, by_row), padding)[1]
 
         place = ops.expand_dims(ops.arange(length) + 1, 0)
         prompt = ops.where(place > length - ops.expand_dims(real, 1), ids, -1)
@@ -185,7 +185,7 @@ class CausalLM(LanguageModel):
             float (B, V); a list of keys and values, float (B, K, P, H), one a layer;
             and a dict of the `kept_arguments`.
         """
-        start = self.start(inputs, None).prefilled()
+        start = self.start(inputs, None).prefilled(by_row=True)
         return *self._one_step(*start[:4]), start.fixed
 
     def resume(self, tokens, layers, kept):
@@ -202,9 +202,13 @@ class CausalLM(LanguageModel):
         if place.seen is None:
             keys, count = ops.cached_length(cache[0]), ops.dim(ids, 1)
             keys = keys + count if ops.buffers_grow() else keys
-            arguments["padding_mask"] = ops.expand_dims(ops.arange(keys), 0) >= padding
+            keys = ops.expand_dims(ops.arange(keys), 0)
+            arguments["padding_mask"] = keys >= padding
             here = ops.expand_dims(ops.arange(count) + here, 0)
         positions = ops.maximum(here - padding, 0)
+        if place.by_row and self.config.decoder.positions == "rotary":
+            # A key is rotated before it is kept.
+            arguments["places"] = positions, ops.maximum(keys - padding, 0)
         return self.decoder(ids, positions=positions, cache=cache, **arguments)
 
     def call(self, inputs, training=None):

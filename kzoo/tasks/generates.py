@@ -145,10 +145,10 @@ class Generates(Task):
         texts = single or is_text(inputs)
         given, options = options, self._search_options(options)
         check_count("batch_size", batch_size)
-        if jit_compile not in (True, False):
-            raise ValueError(
-                f"jit_compile must be True or False. Received: {jit_compile!r}."
-            )
+        flags = dict(jit_compile=jit_compile, return_scores=return_scores)
+        for name, flag in {**flags, "stream": stream}.items():
+            if flag not in (True, False):
+                raise ValueError(f"{name} must be True or False. Received: {flag!r}.")
         if jit_compile and keras.backend.backend() == "torch":
             raise ValueError(
                 "jit_compile=True has XLA compile the search, on TensorFlow or JAX. "
@@ -457,7 +457,7 @@ class Generates(Task):
         if not overflows:
             ids, mask = self._prompt_batch([prompt])
             inputs = {self.prompt_input: ids, self.prompt_mask: mask}
-            logits, _ = self._one_step(*self.start(inputs, 1).prefilled()[:4])
+            logits, _ = self._one_step(*self.start(inputs, 1).prefilled(True)[:4])
             overflows = np.isnan(keras.ops.convert_to_numpy(logits)).any()
         logits = "logits, or what processors made of them," if processed else "logits"
         self._explain_numbers("generated", logits if overflows else None)
@@ -607,7 +607,7 @@ class Generates(Task):
 
     def _one_step(self, tokens, cache, index, fixed):
         """The logits (B, V) behind one more token int (B,), and the cache."""
-        tokens, place = ops.expand_dims(tokens, 1), Place.behind(index)
+        tokens, place = ops.expand_dims(tokens, 1), Place.behind(index, by_row=True)
         logits, cache = self.step(tokens, cache, place, fixed)
         return ops.reshape(logits, (-1, logits.shape[-1])), cache
 

@@ -19,7 +19,9 @@ class ExportsSteps(ExportsGeneration):
 
         Both give the logits of the next token, and the cache under names that begin
         with `present_`; `step` takes it under `past_`. What else `prefill` gives goes
-        unchanged into every `step`.
+        unchanged into every `step`. Of a decoder alone that is `padding`, how many
+        entries stand before a row's first token: a row goes on in another batch where
+        so many more are put before its own, or taken away, and are counted there.
         """
         logits = {"logits": ("batch", self.config.decoder.vocabulary_size)}
         present = cache_names("present_{}_{}", self.config.decoder, "total_sequence")

@@ -1,14 +1,16 @@
 """`prefill` and `step`: what a server calls, token by token, gives `generate`."""
 
 import re
+from typing import get_args
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import kzoo
+from kzoo.config import Positions
 from kzoo.exporters import ExportError, verify
-from tests.harness import perturb
+from tests.harness import perturb, to_numpy
 
 SMALL = dict(num_layers=2, hidden_dim=16, intermediate_dim=32, num_heads=4)
 STEPS = ("prefill", "step")
@@ -82,6 +84,39 @@ def test_onnx_steps_give_what_generate_gives(tmp_path, kind, changes):
         assert prompt.name == model.prompt_input
         found = check_stream(model, run)
         assert len({token for row in found for token in row}) > 1
+
+
+@pytest.mark.usefixtures("quick", "remembered")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(dict(positions=kind) for kind in get_args(Positions)),
+        dict(positions="rotary", attention_window=3, windowed_layers=(0,)),
+    ],
+)
+def test_a_row_goes_on_in_another_batch(tmp_path, changes):
+    """Its cache behind more padding, or behind less."""
+    model = make(kzoo.CausalLM, **changes)
+    model.export(tmp_path, format="onnx", functions=STEPS, overwrite=True)
+    prefill, step = (
+        onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in STEPS
+    )
+    prompt, token = [21, 9, 19, 7, 12, 7], 8
+    names = [output.name for output in prefill.get_outputs()]
+    for padded, more in ((0, 4), (4, -4), (3, 2)):
+        found = prefill.run(None, {"token_ids": np.array([[0] * padded + prompt])})
+        state = dict(zip(names, found))
+        places = ((0, 0), (0, 0), (max(more, 0), 0), (0, 0))
+        past = {
+            name.replace("present", "past"): np.pad(x, places)[:, :, max(-more, 0) :]
+            for name, x in state.items()
+            if name.startswith("present")
+        }
+        padding = state["padding"] + more
+        feed = {"tokens": np.array([token]), "padding": padding, **past}
+        (logits,) = step.run(["logits"], feed)
+        expected = to_numpy(model({"token_ids": np.array([[*prompt, token]])}))[:, -1]
+        np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
 @pytest.mark.tensorflow

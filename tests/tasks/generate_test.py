@@ -440,3 +440,9 @@ def test_ids_beyond_the_tokenizer_write_nothing():
     options = dict(forced_prefix=[size + 7, *own, size + 19], max_new_tokens=3)
     assert model.generate(["ab"], **options) == ["b"]
     assert "".join(model.generate("ab", stream=True, **options)) == "b"
+
+
+@pytest.mark.parametrize("flag", ["stream", "return_scores", "jit_compile"])
+def test_flags_are_no_words(flag):
+    with pytest.raises(ValueError, match=f"{flag} must be True or False. Rec.*'no'"):
+        causal().generate(["ab"], **{flag: "no"})
