@@ -445,4 +445,4 @@ def test_ids_beyond_the_tokenizer_write_nothing():
 @pytest.mark.parametrize("flag", ["stream", "return_scores", "jit_compile"])
 def test_flags_are_no_words(flag):
     with pytest.raises(ValueError, match=f"{flag} must be True or False. Rec.*'no'"):
-        causal().generate(["ab"], **{flag: "no"})
+        make(kzoo.CausalLM).generate(PROMPTS, **{flag: "no"})
