@@ -68,6 +68,9 @@ def one_line_errors(command):
 
     @functools.wraps(command)
     def run(*args, **kwargs):
+        formatted = warnings.formatwarning
+        # Where in the source one comes from tells a user of commands nothing.
+        warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -79,6 +82,8 @@ def one_line_errors(command):
             raise typer.Exit(0) from None
         except Exception as error:
             raise typer.Exit(said(error)) from None
+        finally:
+            warnings.formatwarning = formatted
 
     return run
 
@@ -202,8 +207,6 @@ def load_keras(trains=False):
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # What Keras and TensorFlow warn of concerns programmers.
     warnings.filterwarnings("ignore", module=r"(keras|tensorflow|jax|grain)(\.|$)")
-    # Where in the source one comes from tells a user of commands nothing.
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     with _python_s_stderr_only(), progress("Starting Keras"):
         import keras
 

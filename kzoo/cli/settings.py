@@ -171,19 +171,18 @@ def _data(options):
 
 
 def _check_differ(folder, sources, validation):
-    """Raises `Failure` where a training would be validated by what it learns."""
-    both = [
-        [
-            name if name.startswith("tfds:") else (folder / name).resolve()
-            for name in own
-        ]
-        for own in (sources, validation)
-    ]
-    if both[0] == both[1]:
+    """Raises `Failure` where validation is of the very files of the training."""
+    names = [name for own in (sources, validation) for name in own]
+    files = {
+        name: name if name.startswith("tfds:") else (folder / name).resolve()
+        for name in names
+    }
+    if {files[name] for name in sources} == {files[name] for name in validation}:
+        splits = not any((folder / name).is_file() for name in sources)
         raise Failure(
             f"--validation {' '.join(validation)} is what the model learns from. Give "
-            "--validation-split for another part of a folder or data set, "
-            "--validation-share to hold examples out, or other files."
+            f"{'--validation-split for another part, ' * splits}--validation-share to "
+            "hold examples out, or other data."
         )
 
 

@@ -24,6 +24,7 @@ TooLong = Literal["error", "truncate", "drop"]
 Remainder = Literal["fill", "drop", "keep"]
 
 _DEFAULT_FEATURE = "token_ids"
+_FILLED = 256  # rows that are filled up, however few examples there are
 
 
 def bucketed_batches(
@@ -68,8 +69,8 @@ def bucketed_batches(
         shuffle: a new order every epoch; without it buckets come one after another.
         remainder: a bucket's last batch, when examples do not fill it: `"fill"` adds
             rows of nothing but padding, which carry no loss when padding has none; a
-            batch that would hold more than all examples has as many rows as the next
-            power of two, which divides among devices;
+            batch of more than 256 rows, and more than all examples, has as many as the
+            next power of two;
             `"drop"` leaves it out, other examples every epoch; `"keep"` has fewer
             rows, and so one more shape.
 
@@ -93,7 +94,9 @@ def bucketed_batches(
         check_count("buckets", buckets)
         shapes = None
     lengths, kept, num_truncated = _fit(lengths, limits, shapes, too_long, sequences)
-    most = 1 << (len(kept) - 1).bit_length() if remainder == "fill" else math.inf
+    most = math.inf
+    if remainder == "fill":
+        most = max(_FILLED, 1 << (len(kept) - 1).bit_length())
     rows_of = functools.partial(_rows, batch_size, tokens_per_batch, tokens_of, most)
     if shapes is None:
         shapes = choose_buckets(

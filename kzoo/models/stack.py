@@ -45,7 +45,7 @@ class Model(Emits, *_BASES, keras.Model):
             ValueError: the file is of another model, of which Keras would read what
                 has a place; nothing is loaded.
         """
-        if not skip_mismatch:
+        if not (skip_mismatch or kwargs.get("objects_to_skip")):
             self._check_weights_file(filepath)
         super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
@@ -55,8 +55,9 @@ class Model(Emits, *_BASES, keras.Model):
         if found is None:  # Keras says what is wrong, or cannot be asked
             return
         problems = {
-            "Only in the file": found.keys() - own.keys(),
-            "Only in the model": own.keys() - found.keys(),
+            # Adapters may be in one alone: they are merged, or begin anew.
+            "Only in the file": set(filter(_is_numbered, found.keys() - own.keys())),
+            "Only in the model": set(filter(_is_numbered, own.keys() - found.keys())),
             "Of other shapes": {
                 name for name in own.keys() & found.keys() if own[name] != found[name]
             },
@@ -86,20 +87,21 @@ def _weights_in(path):
             found[name] = tuple(entry.shape)
 
     with contextlib.ExitStack() as stack:
-        if path.suffix == ".keras":
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            parts = [stack.enter_context(archive.open("model.weights.h5"))]
-        elif path.name.endswith("weights.json"):
-            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-            names = {name for each in shards for name in np.ravel(each)}
-            parts = [path.parent / name for name in sorted(names)]
-        elif path.name.endswith("weights.h5"):
-            parts = [path]
-        else:
+        try:
+            if path.suffix == ".keras":
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                parts = [stack.enter_context(archive.open("model.weights.h5"))]
+            elif path.name.endswith("weights.json"):
+                shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+                names = {name for each in shards.values() for name in np.ravel(each)}
+                parts = [path.parent / name for name in sorted(names)]
+            else:
+                parts = [path] if path.name.endswith("weights.h5") else []
+        except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
             return None
         for part in parts:
             stack.enter_context(h5py.File(part)).visititems(visit)
-    return found
+    return found or None
 
 
 def _weights_of(model):
@@ -142,8 +144,14 @@ def _weights_of(model):
 
 
 def _is_weight(name):
-    """Whether Keras numbered it, as a layer's own; adapters have names."""
-    return name.rsplit("/", 1)[-1].isdigit() and not name.startswith("optimizer/")
+    """Whether it is one of a layer, or of its adapters."""
+    adapters = name.endswith(("/lora_a", "/lora_b"))
+    return (adapters or _is_numbered(name)) and not name.startswith("optimizer/")
+
+
+def _is_numbered(name):
+    """Whether Keras numbered it, as a layer's own."""
+    return name.rsplit("/", 1)[-1].isdigit()
 
 
 class Stack(Model):

@@ -97,7 +97,10 @@ def _series(history):
     }
     longest = max((len(values) for values in series.values()), default=0)
     if not longest:
-        raise ValueError("training_curve needs one epoch at least. Received: none.")
+        raise ValueError(
+            "training_curve needs one epoch at least, of a measure that is one number. "
+            "Received: none."
+        )
     return epochs or list(range(1, longest + 1)), series
 
 

@@ -310,11 +310,11 @@ class EncoderTask(LearnsText, Exports):
 
         Returns:
             What `call` gives, a row an example, as a numpy array; of strings whose
-            results differ in length a list of arrays, as the task's class says. Of a
-            subclass with a `predict_step` what that gives, of strings as one array.
+            results differ in length a list of arrays, as the task's class says. A
+            `predict_step` of a subclass counts where a string is a row of the results.
         """
         x = self._checked_examples(x)
-        if is_text(x) and type(self).predict_step is not keras.Model.predict_step:
+        if is_text(x) and self._has_own_step():
             x = self._text_inputs(x)
         if not is_text(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
@@ -324,6 +324,12 @@ class EncoderTask(LearnsText, Exports):
                 f"{sorted(kwargs)}."
             )
         return self._predict_texts(x, batch_size=batch_size, verbose=verbose)
+
+    def _has_own_step(self):
+        """Whether Keras's `predict` of a batch of strings is a subclass's own."""
+        kind = type(self)
+        a_row_each = kind._predict_texts is EncoderTask._predict_texts
+        return a_row_each and kind.predict_step is not keras.Model.predict_step
 
     def _predict_texts(self, x, **options):
         return np.stack(self.run(self.encode_texts(x), **options))

@@ -284,6 +284,9 @@ class Task(FineTunes, Model):
     def save_folder(self, folder, dtype=None):
         """Writes config, weights and tokenizer; `load_task` reads them back.
 
+        Not the optimizer's state: a training goes on from a `ResumableCheckpoint`, or
+        from a `.keras` file.
+
         Args:
             folder: made when missing.
             dtype: of the weights in the file, as in `save_safetensors`.
@@ -422,7 +425,8 @@ class Task(FineTunes, Model):
         """Warns of a loss of Keras that takes logits for probabilities, or padding."""
         for each in losses:
             loss = keras.losses.get(each) if isinstance(each, str) else each
-            if not getattr(loss, "__module__", "").startswith("keras."):
+            of = getattr(loss, "fn", loss)  # of a wrapper, which may be the user's
+            if not getattr(of, "__module__", "").startswith("keras."):
                 continue
             reads_logits = getattr(loss, "from_logits", True)
             if not isinstance(loss, keras.losses.Loss):
@@ -435,16 +439,16 @@ class Task(FineTunes, Model):
                     "with from_logits=True.",
                     stacklevel=3,
                 )
-            leaves_out = self.ignore_id == self.ignore_id
-            if (
-                leaves_out
+            elif (
+                self.ignore_id == self.ignore_id
                 and not self.target_per_example
                 and getattr(loss, "ignore_class", None) is None
             ):
                 warnings.warn(
                     f"{self.name} has targets of {self.ignore_id} where there is none, "
                     f"and this loss of Keras counts them: {each!r}. Leave the loss out,"
-                    f" or give a class that takes ignore_class={self.ignore_id}.",
+                    " or give SparseCategoricalCrossentropy(from_logits=True, "
+                    f"ignore_class={self.ignore_id}).",
                     stacklevel=3,
                 )
 

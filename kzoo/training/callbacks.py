@@ -388,7 +388,10 @@ class EpochHistory(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Writes the rows, without what a killed training wrote of this epoch."""
         seconds = round(time.perf_counter() - self._start, 3)
-        measures = {n: np.asarray(each).tolist() for n, each in (logs or {}).items()}
+        measures = {
+            name: np.squeeze(keras.ops.convert_to_numpy(value)).tolist()
+            for name, value in (logs or {}).items()
+        }
         rows = [row for row in self._read() if row["epoch"] <= epoch]
         rows.append({"epoch": epoch + 1, "seconds": seconds, **measures})
         make_folder(self.path.parent)

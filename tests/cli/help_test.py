@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -180,6 +181,19 @@ def test_a_full_disk_of_tensorflow_s_is_no_lack_of_memory():
     error = ResourceExhaustedError("/dev/full; No space left on device")
     with pytest.raises(ResourceExhaustedError):
         _raises(error)()
+
+
+def test_a_warning_is_a_line_while_a_command_runs():
+    given = "it is long", UserWarning, "text_data.py", 401
+    before, during = warnings.formatwarning(*given), []
+
+    @console.one_line_errors
+    def command():
+        during.append(warnings.formatwarning(*given))
+
+    command()
+    assert during == ["Warning: it is long\n"]
+    assert warnings.formatwarning(*given) == before != during[0]
 
 
 def test_a_mistake_that_kzoo_finds_is_one_line(capsys):

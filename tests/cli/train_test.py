@@ -237,8 +237,13 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "--validation and --validation-share" in line(
         pairs, *new, "--validation", pairs, "--validation-share", 0.1
     )
-    assert "is what the model learns from. Give --validation-split" in line(
+    assert "is what the model learns from. Give --validation-share" in line(
         pairs, *new, "--validation", pairs.parent / "." / pairs.name
+    )
+    both = (pairs, few, *new, "--validation", few, "--validation", pairs)
+    assert "is what the model learns from" in line(*both)
+    assert "Give --validation-split for another part" in line(
+        pairs.parent, *new, "--validation", pairs.parent
     )
     short = tmp_path / "short.txt"
     short.write_text("the cat sat on the mat.\n" * 40)

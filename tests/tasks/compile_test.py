@@ -119,8 +119,13 @@ def test_a_loss_that_counts_padding_is_a_warning():
     ):
         with pytest.warns(UserWarning, match="loss of Keras counts them"):
             model.compile("sgd", loss, metrics=None)
+    with pytest.warns(UserWarning) as caught:  # not of padding, too
+        causal().compile("sgd", "sparse_categorical_crossentropy", metrics=None)
+    assert ["gives logits" in str(each.message) for each in caught] == [True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        wrapper = keras.losses.MeanSquaredError.__base__  # of a function of the user's
+        causal().compile("sgd", wrapper(lambda y, x: x[..., 0]), metrics=None)
         ignoring = sparse(from_logits=True, ignore_class=0)
         causal().compile("sgd", ignoring, metrics=None)
 

@@ -562,6 +562,19 @@ def test_weights_are_loaded_while_adapters_train(tmp_path):
         np.testing.assert_allclose(resumed[name], whole[name], atol=1e-6)
 
 
+def test_adapters_of_another_rank_are_refused_whole(tmp_path):
+    tasks = []
+    for rank in (2, 4):
+        tasks.append(classifier())
+        tasks[-1].enable_lora(rank)
+    before = values(randomize(tasks[1]))
+    randomize(tasks[0]).save(tmp_path / "task.keras")
+    with pytest.raises(ValueError, match="Of other shapes: .*/lora_[ab]"):
+        tasks[1].load_weights(tmp_path / "task.keras")
+    for name, value in values(tasks[1]).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 @pytest.mark.parametrize("road", ["load_lora", "load_weights"])
 def test_adapters_of_another_alpha_count_in_what_is_compiled(tmp_path, road):
     ids = {"token_ids": np.array([[1, 5, 6, 7, 2], [1, 7, 5, 2, 0]], "int32")}

@@ -436,6 +436,8 @@ def test_targets_of_texts_are_arrays_and_tensors_of_every_kind():
         assert task.encode_targets(each) == [1, 0, 1, 1]
         np.testing.assert_array_equal(number.encode_targets(each), y)
         task.encode_examples(texts, each)
+    named = classifier(labels=["a", "b", "c"])
+    assert named.encode_targets(np.array(["b", "a"], object)) == [1, 0]
     with pytest.raises(ValueError, match=r"Received: np.int32\(3\) for example 0"):
         task.encode_targets(keras.ops.convert_to_tensor([[3], [0]], "int32"))
 
@@ -455,6 +457,14 @@ def test_a_step_of_a_subclass_predicts_strings_too():
     ids, _ = task.encode_text(texts)
     np.testing.assert_allclose(got, task.predict(ids, verbose=0), rtol=1e-6)
     assert task.classify(texts) == got.argmax(axis=-1).tolist()
+
+    class Tagger(kzoo.TokenClassifier):
+        def predict_step(self, *data):
+            return super().predict_step(*data)
+
+    # A sentence is no row of what Keras computes: it has a place for each word.
+    tagger = Tagger.from_size("tiny", TOKENIZER, num_classes=3, num_layers=1)
+    assert [len(tags) for tags in tagger.tag([["ab", "d"], ["c"]])] == [2, 1]
 
 
 def test_arrays_that_cannot_be_learned_are_named_after_a_training_too():

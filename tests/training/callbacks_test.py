@@ -415,6 +415,13 @@ def test_a_measure_of_several_numbers_is_kept_and_is_no_best(tmp_path):
     path = tmp_path / "history.json"
     fit(new_model(), 1, several, EpochHistory(path))
     assert json.loads(path.read_text())[0]["f1_score"] == [0.25, 0.5]
+    fit(
+        new_model(),
+        1,
+        Measures([np.array([0.5], "float32")], "one"),
+        EpochHistory(path),
+    )
+    assert json.loads(path.read_text())[0]["one"] == 0.5
     keep = BestEpoch(tmp_path / "best.npz", "f1_score")
     with pytest.raises(ValueError, match=r"one number.*'f1_score', of shape \(2,\)"):
         fit(new_model(), 1, several, keep)
