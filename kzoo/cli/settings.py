@@ -177,8 +177,11 @@ def _check_differ(folder, sources, validation):
         name: name if name.startswith("tfds:") else (folder / name).resolve()
         for name in names
     }
+    paths = [path for path in files.values() if isinstance(path, Path)]
+    if not all(path.exists() for path in paths):
+        return  # it will be named
     if {files[name] for name in sources} == {files[name] for name in validation}:
-        splits = not any((folder / name).is_file() for name in sources)
+        splits = all(path.is_dir() for path in paths)
         raise Failure(
             f"--validation {' '.join(validation)} is what the model learns from. Give "
             f"{'--validation-split for another part, ' * splits}--validation-share to "

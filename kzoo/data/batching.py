@@ -24,7 +24,9 @@ TooLong = Literal["error", "truncate", "drop"]
 Remainder = Literal["fill", "drop", "keep"]
 
 _DEFAULT_FEATURE = "token_ids"
-_FILLED = 256  # rows that are filled up, however few examples there are
+# Rows that are filled up, however few examples there are: evaluations of several sizes
+# share a shape, and rows divide among devices. More would be computed for nothing.
+_FILLED = 256
 
 
 def bucketed_batches(
@@ -68,9 +70,9 @@ def bucketed_batches(
         seed: of the order, in [0, 2**63).
         shuffle: a new order every epoch; without it buckets come one after another.
         remainder: a bucket's last batch, when examples do not fill it: `"fill"` adds
-            rows of nothing but padding, which carry no loss when padding has none; a
-            batch of more than 256 rows, and more than all examples, has as many as the
-            next power of two;
+            rows of nothing but padding, which carry no loss when padding has none; no
+            batch has more than 256 of them, or the power of two from the number of
+            examples on where that is more;
             `"drop"` leaves it out, other examples every epoch; `"keep"` has fewer
             rows, and so one more shape.
 

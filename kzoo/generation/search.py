@@ -63,8 +63,8 @@ class Place(NamedTuple):
         seen: bool (B, 1, M, S), which of the S entries, with those of the step, are of
             each beam's sequence; `None` for all, with one beam alone.
         order: int (S,), how many tokens stand before each entry's; `None` likewise.
-        by_row: whether what depends on distance is counted from each row's own first
-            token, so that its entries may be moved; all rows share the numbers else.
+        by_row: whether a decoder's rotations are counted from each row's own first
+            token, so that its entries may be moved; all rows share them else.
     """
 
     index: object

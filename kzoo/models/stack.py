@@ -45,15 +45,21 @@ class Model(Emits, *_BASES, keras.Model):
             ValueError: the file is of another model, of which Keras would read what
                 has a place; nothing is loaded.
         """
-        if not (skip_mismatch or kwargs.get("objects_to_skip")):
-            self._check_weights_file(filepath)
+        if not skip_mismatch:
+            self._check_weights_file(filepath, kwargs.get("objects_to_skip") or ())
         super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
-    def _check_weights_file(self, path):
+    def _check_weights_file(self, path, skipped=()):
         own = _weights_of(self) if self.built and os.path.isfile(path) else None
         found = None if own is None else _weights_in(path)
         if found is None:  # Keras says what is wrong, or cannot be asked
             return
+        if skipped:
+            left_out = own.keys() - _weights_of(self, skipped).keys()
+            own, found = (
+                {name: x for name, x in each.items() if name not in left_out}
+                for each in (own, found)
+            )
         problems = {
             # Adapters may be in one alone: they are merged, or begin anew.
             "Only in the file": set(filter(_is_numbered, found.keys() - own.keys())),
@@ -101,11 +107,13 @@ def _weights_in(path):
             return None
         for part in parts:
             stack.enter_context(h5py.File(part)).visititems(visit)
-    return found or None
+    return found if parts else None
 
 
-def _weights_of(model):
+def _weights_of(model, skipped=()):
     """Name to shape of what Keras would write of a model, or `None` if it is not known.
+
+    But for layers that are `skipped`.
 
     Keras's own walk tells, which is no public function: a later Keras may have another.
     """
@@ -137,7 +145,7 @@ def _weights_of(model):
             return Group(path)
 
     try:
-        _save_state(model, Names(), None, "", set())
+        _save_state(model, Names(), None, "", set(map(id, skipped)))
     except TypeError:  # it takes other arguments
         return None
     return found

@@ -66,7 +66,8 @@ def _decoded(x):
 
 def column(x):
     """Targets beside texts, tensors as arrays and those of shape (N, 1) as (N,)."""
-    x = as_list(x)
+    if hasattr(x, "numpy") and getattr(x, "dtype", None) == "string":
+        x = np.array(as_list(x), object)
     if keras.ops.is_tensor(x) and not hasattr(x, "to_tensor"):  # not a ragged one
         x = keras.ops.convert_to_numpy(x)
     return x[:, 0] if isinstance(x, np.ndarray) and x.shape[1:] == (1,) else x

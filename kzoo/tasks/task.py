@@ -425,8 +425,9 @@ class Task(FineTunes, Model):
         """Warns of a loss of Keras that takes logits for probabilities, or padding."""
         for each in losses:
             loss = keras.losses.get(each) if isinstance(each, str) else each
-            of = getattr(loss, "fn", loss)  # of a wrapper, which may be the user's
-            if not getattr(of, "__module__", "").startswith("keras."):
+            parts = loss, getattr(loss, "fn", loss)  # a class, and what it wraps
+            modules = [getattr(part, "__module__", "") for part in parts]
+            if not all(module.startswith("keras.") for module in modules):
                 continue
             reads_logits = getattr(loss, "from_logits", True)
             if not isinstance(loss, keras.losses.Loss):

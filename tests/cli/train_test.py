@@ -240,6 +240,8 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "is what the model learns from. Give --validation-share" in line(
         pairs, *new, "--validation", pairs.parent / "." / pairs.name
     )
+    gone = tmp_path / "gone.tsv"
+    assert "gone.tsv does not exist" in line(gone, *new, "--validation", gone)
     both = (pairs, few, *new, "--validation", few, "--validation", pairs)
     assert "is what the model learns from" in line(*both)
     assert "Give --validation-split for another part" in line(

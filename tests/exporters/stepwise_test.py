@@ -92,31 +92,58 @@ def test_onnx_steps_give_what_generate_gives(tmp_path, kind, changes):
     [
         *(dict(positions=kind) for kind in get_args(Positions)),
         dict(positions="rotary", attention_window=3, windowed_layers=(0,)),
+        dict(positions="rotary", rotary_dim=2, num_key_value_heads=1),
     ],
 )
-def test_a_row_goes_on_in_another_batch(tmp_path, changes):
-    """Its cache behind more padding, or behind less."""
+def test_rows_join_another_batch_and_leave_it(tmp_path, changes):
+    """Each with a number of its own of places before it, and with more, then fewer."""
     model = make(kzoo.CausalLM, **changes)
     model.export(tmp_path, format="onnx", functions=STEPS, overwrite=True)
-    prefill, step = (
-        onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in STEPS
-    )
-    prompt, token = [21, 9, 19, 7, 12, 7], 8
-    names = [output.name for output in prefill.get_outputs()]
-    for padded, more in ((0, 4), (4, -4), (3, 2)):
-        found = prefill.run(None, {"token_ids": np.array([[0] * padded + prompt])})
-        state = dict(zip(names, found))
+    sessions = {
+        name: onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in STEPS
+    }
+
+    def run(name, feed):
+        names = [output.name for output in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(None, feed)))
+
+    def prefilled(rows):
+        ids = np.array([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
+        return run("prefill", {"token_ids": ids})
+
+    def moved(state, padding, more):
+        """A cache behind so many more places, or fewer, and what stands before rows."""
         places = ((0, 0), (0, 0), (max(more, 0), 0), (0, 0))
         past = {
             name.replace("present", "past"): np.pad(x, places)[:, :, max(-more, 0) :]
             for name, x in state.items()
             if name.startswith("present")
         }
-        padding = state["padding"] + more
-        feed = {"tokens": np.array([token]), "padding": padding, **past}
-        (logits,) = step.run(["logits"], feed)
-        expected = to_numpy(model({"token_ids": np.array([[*prompt, token]])}))[:, -1]
-        np.testing.assert_allclose(logits, expected, atol=2e-5)
+        return past, padding + more
+
+    def check(rows, past, padding):
+        tokens = np.arange(8, 8 + len(rows))
+        state = run("step", {"tokens": tokens, "padding": padding, **past})
+        rows = [[*row, token] for row, token in zip(rows, tokens.tolist())]
+        for row, logits in zip(rows, state["logits"], strict=True):
+            expected = to_numpy(model({"token_ids": np.array([row])}))[0, -1]
+            np.testing.assert_allclose(logits, expected, atol=2e-5)
+        return rows, state
+
+    others = [[21, 9, 19, 7, 12, 7, 25, 3, 14], [17, 18]]
+    few, many = prefilled(PROMPTS), prefilled(others)
+    more = len(others[0]) - max(map(len, PROMPTS))
+    past, padding = moved(few, few["padding"], more)
+    joined = moved(many, many["padding"], 0)
+    past = {name: np.concatenate([x, joined[0][name]]) for name, x in past.items()}
+    padding = np.concatenate([padding, joined[1]])
+    assert len(np.unique(padding)) == 5
+    rows, state = check([*PROMPTS, *others], past, padding)
+
+    stay = [1, 2]  # the longest ones leave
+    state = {name: x[stay] for name, x in state.items()}
+    past, padding = moved(state, padding[stay], -int(padding[stay].min()))
+    check([rows[i] for i in stay], past, padding)
 
 
 @pytest.mark.tensorflow

@@ -126,6 +126,12 @@ def test_a_loss_that_counts_padding_is_a_warning():
         warnings.simplefilter("error")
         wrapper = keras.losses.MeanSquaredError.__base__  # of a function of the user's
         causal().compile("sgd", wrapper(lambda y, x: x[..., 0]), metrics=None)
+
+        class Masked(sparse):
+            def call(self, y, x):
+                return super().call(y, x) * keras.ops.cast(y != 0, "float32")
+
+        causal().compile("sgd", Masked(), metrics=None)
         ignoring = sparse(from_logits=True, ignore_class=0)
         causal().compile("sgd", ignoring, metrics=None)
 

@@ -164,8 +164,19 @@ def test_files_of_every_kind_fill_a_whole_model_or_none(tmp_path, name):
     for kept, weight in zip(deep.get_weights(), before, strict=True):
         np.testing.assert_array_equal(kept, weight)
     if name.endswith("json"):  # of the other Keras takes no such list
+        with pytest.raises(ValueError, match="Only in the model: .*block_"):
+            deep.load_weights(path, objects_to_skip=[deep.decoder.blocks[0]])
         deep.load_weights(path, objects_to_skip=[deep.decoder.blocks[1]])
         np.testing.assert_array_equal(deep.get_weights()[0], trained.get_weights()[0])
+
+
+def test_a_file_without_weights_is_of_another_model(tmp_path):
+    import h5py
+
+    path = tmp_path / "empty.weights.h5"
+    h5py.File(path, "w").close()
+    with pytest.raises(ValueError, match="another model.* Only in the model: "):
+        causal().load_weights(path)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": {"a": 5}}', "{"])

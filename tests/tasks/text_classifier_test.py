@@ -436,8 +436,8 @@ def test_targets_of_texts_are_arrays_and_tensors_of_every_kind():
         assert task.encode_targets(each) == [1, 0, 1, 1]
         np.testing.assert_array_equal(number.encode_targets(each), y)
         task.encode_examples(texts, each)
-    named = classifier(labels=["a", "b", "c"])
-    assert named.encode_targets(np.array(["b", "a"], object)) == [1, 0]
+    named, rows = classifier(labels=["a", "b", "c"]), np.array(["b", "a"], object)
+    assert named.encode_targets(rows) == named.encode_targets(rows[:, None]) == [1, 0]
     with pytest.raises(ValueError, match=r"Received: np.int32\(3\) for example 0"):
         task.encode_targets(keras.ops.convert_to_tensor([[3], [0]], "int32"))
 
