@@ -108,7 +108,6 @@ class CosineWithinTime(keras.callbacks.Callback):
         self.peak, self.steps, self.seconds = peak, steps, seconds
         self.warmup = warmup
         self.step = 0
-        self.out_of_time = False
         self._ends = collections.deque(maxlen=_STEPS_OF_PACE + 1)
 
     def _done(self):
@@ -145,5 +144,4 @@ class CosineWithinTime(keras.callbacks.Callback):
         self.step += 1
         self._ends.append(time.perf_counter())
         if self._ends[-1] - self._start > self.seconds:
-            self.out_of_time = self.step < self.steps
             self.model.stop_training = True

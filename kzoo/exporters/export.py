@@ -254,13 +254,17 @@ def export(
 
 def _left_to_the_caller(task, chosen, format):
     """A sentence where a search of the file does not begin as the task's does."""
-    if format == "genai" or all(function.name != "generate" for function in chosen):
+    if format != "genai" and all(function.name != "generate" for function in chosen):
         return []
     defaults = {n: x for n, x in task.search_defaults.items() if n != "stop_tokens"}
-    return [
-        "generate of this file does not begin with the task's search_defaults "
+    left = (
+        f"onnxruntime-genai does not know the task's search_defaults {defaults}: give "
+        "to set_search_options what it has of them."
+        if format == "genai"
+        else "generate of this file does not begin with the task's search_defaults "
         f"{defaults}: task.search_inputs({format!r}) gives them as its inputs."
-    ] * bool(defaults)
+    )
+    return [left] * bool(defaults)
 
 
 def _check_evaluate(task, arguments, chosen, known, single):

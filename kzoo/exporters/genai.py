@@ -86,12 +86,6 @@ def describe(task, folder, report):
     folder = Path(folder)
     for name, content in _configs(task).items():
         write_json(folder / name, content)
-    lost = {n: x for n, x in task.search_defaults.items() if n != "stop_tokens"}
-    if lost:
-        report.notes.append(
-            f"onnxruntime-genai does not know the task's search_defaults {lost}: give "
-            "to set_search_options what it has of them."
-        )
     if task.tokenizer is None:
         report.notes.append("The task has no tokenizer, so the folder has none.")
         return

@@ -77,7 +77,7 @@ def test_a_slow_machine_ends_the_training_in_time_with_a_small_rate(run):
     rate.on_train_batch_begin(0)
     assert Model.optimizer.learning_rate == 0.0
     rate.on_train_batch_end(0)
-    assert Model.stop_training and rate.out_of_time
+    assert Model.stop_training
 
 
 def test_on_a_slow_machine_the_rate_rises_and_falls_over_the_steps_that_fit(
@@ -102,7 +102,7 @@ def test_on_a_slow_machine_the_rate_rises_and_falls_over_the_steps_that_fit(
         rates.append(float(Model.optimizer.learning_rate))
         now[0] += 30 if len(rates) in (1, 5) else 1  # two shapes are compiled
         rate.on_train_batch_end(len(rates))
-    assert rate.out_of_time and len(rates) == 173  # 60 + 171 seconds
+    assert len(rates) == 173  # 60 + 171 seconds
     # A tenth of 172 steps warms up; the rate is set at every tenth step.
     assert rates[9] <= 0.02 and rates[10] == pytest.approx(10 / 172 / 0.1, rel=0.05)
     assert rates[20] >= 0.99
@@ -132,7 +132,7 @@ def test_the_rate_follows_the_steps_where_time_is_enough():
     # Half of the cosine at step 55, by hand: cos(pi / 2) = 0.
     assert rates[50] == pytest.approx(1 + 0.17365, rel=1e-3)  # cos(4 / 9 * pi)
     assert rates[0] < 0.5 and rates[-1] < 0.1
-    assert not Model.stop_training and not rate.out_of_time
+    assert not Model.stop_training
 
 
 def test_a_folder_that_is_not_the_demo_s_is_left_alone(refused, tmp_path):
@@ -162,4 +162,4 @@ def test_the_limit_counts_the_clock_and_not_the_work():
     rate.on_train_begin()
     time.sleep(0.1)  # uses no core
     rate.on_train_batch_end(0)
-    assert Model.stop_training and rate.out_of_time
+    assert Model.stop_training

@@ -14,6 +14,7 @@ from kzoo.exporters.signatures import LONG, Argument, Function, TextForm
 from kzoo.exporters.text import strings
 from kzoo.exporters.text.check import read_as_the_graph
 from kzoo.exporters.text.texts import HARD, vocabulary_texts
+from kzoo.ops.onnx_graph import to_numpy
 
 
 def text_functions(task, codec):
@@ -172,11 +173,11 @@ def _reading(task, function, codec, texts):
         return {name: column(task, name, rows) for name, rows in features.items()}
 
     def write(inputs, outputs):
-        # numpy takes torch's tensor of one place for a number.
+        # numpy takes torch's tensor of one place for a number, and none of a GPU.
         outputs = answered(
-            outputs, lambda names, i: np.array(names, object)[np.asarray(i)]
+            outputs, lambda names, i: np.array(names, object)[to_numpy(i)]
         )
-        return {name: np.asarray(value) for name, value in outputs.items()}
+        return {name: to_numpy(value) for name, value in outputs.items()}
 
     def cases(generator):
         rows = {
