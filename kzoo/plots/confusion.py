@@ -11,9 +11,11 @@ from kzoo.plots.style import (
     draw_map,
     label_tokens,
     new_figure,
+    visible,
 )
 
 _NUMBERS_UP_TO, _SHARES_UP_TO = 40, 14
+_LONGEST_NAME = 26  # letters
 
 
 def confusion_matrix(true, predicted, names=None, *, title=None):
@@ -77,13 +79,16 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
     cell = 0.62 if with_shares else float(np.clip(13.0 / size, 0.1, 0.4))
     side = max(1.6, cell * size)
     cell = side / size
-    longest = 0.075 * min(26, max(len(str(name)) for name in names))
+    longest = 0.075 * min(_LONGEST_NAME, max(len(str(name)) for name in names))
     figure = new_figure(side + longest + 2.0, side + longest + 1.1)
     axes = figure.subplots()
     image = draw_map(axes, shares, limits=(0.0, 1.0), aspect="equal")
-    totals_shown = [f"{name}  ({n:,})" for name, n in zip(names, totals[:, 0])]
-    label_tokens(axes.yaxis, totals_shown, side, longest=26)
-    label_tokens(axes.xaxis, names, side, rotate=size > 4 or longest > 0.6, longest=26)
+    ends = [f"  ({n:,})" for n in totals[:, 0]]
+    # A long name is cut, and not the number after it.
+    rows = [visible(n, _LONGEST_NAME - len(end)) + end for n, end in zip(names, ends)]
+    rotate = size > 4 or longest > 0.6
+    label_tokens(axes.yaxis, rows, side, longest=_LONGEST_NAME)
+    label_tokens(axes.xaxis, names, side, rotate=rotate, longest=_LONGEST_NAME)
     axes.set_ylabel("true class (examples)", fontsize=9, color=INK)
     axes.set_xlabel("predicted class", fontsize=9, color=INK)
     if size <= _NUMBERS_UP_TO:

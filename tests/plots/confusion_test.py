@@ -43,6 +43,13 @@ def test_counts_and_shares_are_in_the_cells():
     assert figure.get_suptitle() == "Animals"
 
 
+def test_a_long_name_is_cut_and_not_the_number_of_its_examples():
+    names = ["a very long name of a class", " b "]
+    axes = plots.confusion_matrix([0] * 1234 + [1], [0] * 1235, names).axes[0]
+    assert labels(axes.yaxis) == ["a very long name…  (1,234)", "␣b␣  (1)"]
+    assert labels(axes.xaxis) == ["a very long name of a cla…", "␣b␣"]
+
+
 def test_indices_of_names_and_a_class_without_examples():
     names = ["owl", "cat", "dog"]
     figure = plots.confusion_matrix(np.array([1, 1, 2]), [1, 2, 2], names)
