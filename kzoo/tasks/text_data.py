@@ -63,6 +63,10 @@ class LearnsText(Task):
     ):
         """Keras's `fit`, also on strings.
 
+        A batch of too few strings is filled with rows of padding, so that there are
+        few shapes; but not where losses, metrics or a subclass's own steps, such as
+        `train_step` or `compute_loss`, could count them.
+
         Args:
             x: strings (a list or a column, as `encode_examples` takes them), a dict of
                 int arrays as `call` takes it, or a grain or `tf.data` pipeline of such
@@ -482,7 +486,7 @@ class LearnsText(Task):
             tokens_per_batch=tokens_per_batch,
             pad_ids=pads,
             tokens_of=self._tokens_of,
-            # Losses and metrics of Keras would count rows that only fill a batch.
+            # What is not kzoo's would count rows that only fill a batch.
             remainder="fill" if self.leaves_out_filling else "keep",
             max_length=self._max_lengths(),
             too_long="truncate",
@@ -519,6 +523,12 @@ class LearnsText(Task):
                     f"sample_weight must be a number for each of {count} rows; a text "
                     "that is read in several stretches has several. Received: a shape "
                     f"of {given.shape}."
+                )
+            if not np.isfinite(given).all():
+                wrong = int(np.isfinite(given).argmin())
+                raise ValueError(
+                    "sample_weight must be finite. Received: "
+                    f"{given[wrong]} for row {wrong}."
                 )
             weights = weights * given
         known = self._class_weights(class_weight)
@@ -600,21 +610,22 @@ class LearnsText(Task):
 
             return dataset.map(encode, num_parallel_calls=1)
         if is_grain(dataset):
-            if not hasattr(dataset, "map"):  # a DataLoader
-                first = next(iter(dataset))
-                if self._tokenized_element(first) is first:
-                    return dataset
+            maps = hasattr(dataset, "map")  # and is no DataLoader
+            batches = dataset.map(self._tokenized_element) if maps else dataset
+            on_tensorflow = keras.backend.backend() == "tensorflow"
+            if maps and not on_tensorflow:
+                return batches
+            example = next(iter(batches))
+            if not maps and self._tokenized_element(example) is not example:
                 raise ValueError(
                     f"{self.name} reads strings from grain.MapDataset and IterDataset. "
                     f"Received: {type(dataset).__name__}."
                 )
-            batches = dataset.map(self._tokenized_element)
-            if keras.backend.backend() != "tensorflow":
+            if not on_tensorflow:
                 return batches
             from kzoo.data import open_tf_data
 
             # Keras would take the lengths of the first two batches for those of all.
-            example = next(iter(batches))
             return open_tf_data(lambda: iter(batches), example, _widths(example))
         return dataset
 

@@ -17,8 +17,8 @@ class Adam(keras.optimizers.Adam):
     Paper: Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980. State and options are
     those of `keras.optimizers.Adam`, which writes each variable in some ten passes;
     other backends, `amsgrad` and distribution strategies take its step. Where a token
-    stands twice in a batch its gradients are summed before they are squared, as on
-    every backend but Keras's TensorFlow.
+    stands twice in a batch its gradients are summed before they are clipped or squared,
+    as on every backend but Keras's TensorFlow.
 
     Weights of 16 bits, as `dtype="bfloat16"` gives them, have a state and a step in
     float32; in 16 bits `beta_2` is 1 and no weight moves. What is less than half the
@@ -151,11 +151,13 @@ class Adam(keras.optimizers.Adam):
         if any("16" in str(gradient.dtype) for gradient in grads):
             # Squares leave float16, and the step is in float32.
             grads = [_dense(keras.ops.cast(each, "float32")) for each in grads]
+        if not (self.clipnorm or self.clipvalue or self.global_clipnorm):
+            return grads
+        grads = [_dense(gradient) for gradient in grads]
         if self.clipnorm or not self.global_clipnorm or not _on_plain_tensorflow():
             return super()._clip_gradients(grads)
         import tensorflow as tf
 
-        grads = [_dense(gradient) for gradient in grads]
         halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
         norm = tf.sqrt(2 * tf.add_n(halves))
         # An infinite norm makes the scale NaN, as a NaN does.

@@ -208,7 +208,7 @@ def _part(recipe, folder, part):
             raise DataError(
                 f"{len(whole)} examples are too few to hold out "
                 f"{sum(shares.values()):.0%} of them: none is left for {name}. Name "
-                "files instead, or hold out none."
+                "files instead, or hold out none: a share of 0."
             )
     found = parts[part]
     return [found] if recipe.data.is_running else found

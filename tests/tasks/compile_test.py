@@ -247,6 +247,32 @@ def test_a_loss_that_is_computed_twice_has_the_weight_of_all_targets():
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+class MeanLogit(kzoo.TextClassifier):
+    """Whose loss is over all rows that it is given."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, *arguments, **options):
+        return keras.ops.mean(keras.ops.abs(y_pred))
+
+
+def test_rows_that_fill_a_batch_reach_no_loss_of_one_s_own():
+    options = dict(num_classes=3, head_dropout=0.0, **SMALL)
+    model = MeanLogit.from_size("tiny", TOKENIZER, **options)
+    model.compile(run_eagerly=EAGER)
+    loss, _ = model.evaluate(LENGTHS[:3], [0, 1, 2], verbose=0)
+    expected = np.abs(model.predict(LENGTHS[:3], verbose=0)).mean()
+    assert loss == pytest.approx(expected, rel=1e-5)
+    (learned,) = model.fit(LENGTHS[:3], [0, 1, 2], verbose=0).history["loss"]
+    assert learned == pytest.approx(expected, rel=1e-5)
+
+
+def test_which_steps_leave_out_rows_that_fill_a_batch():
+    assert compiled(causal()).leaves_out_filling
+    assert not own_of(OwnSteps).leaves_out_filling
+    model = causal()
+    model.test_step = lambda data: model.get_metrics_result()
+    assert not compiled(model).leaves_out_filling
+
+
 class OwnLoss(OwnSteps):
     """Whose steps compute the task's loss and report others."""
 

@@ -470,6 +470,9 @@ def test_what_cannot_be_read_is_refused():
         compiled(seq2seq()).fit(["ab", "cd"], ["ab"])
     with pytest.raises(ValueError, match="learns each text from itself"):
         compiled(causal()).fit(["ab"], ["ab"])
+    with pytest.raises(ValueError, match="weight must be finite.*nan for row 1"):
+        words = ["ab", "cd"]
+        compiled(seq2seq()).fit(words, words, sample_weight=[1.0, np.nan])
     with pytest.raises(ValueError, match="architecture 'decoder'.*'encoder_decoder'"):
         kzoo.CausalLM(seq2seq().config)
     with pytest.raises(ValueError, match="has 8 tokens, the model only 5"):
@@ -487,6 +490,22 @@ def test_what_cannot_be_read_is_refused():
     )
     with pytest.raises(ValueError, match="grain.MapDataset and IterDataset"):
         compiled(causal(), eager=True).fit(loader, verbose=0)
+
+
+def test_a_loader_s_batches_are_of_any_lengths():
+    """Also where the first two are of one, which Keras takes for that of all."""
+    rows = [{"token_ids": np.full((2, t), 5, "int32")} for t in (3, 3, 5, 4)]
+
+    def batches():
+        sampler = grain.samplers.SequentialSampler(len(rows))
+        return grain.DataLoader(data_source=rows, sampler=sampler, operations=[])
+
+    model = compiled(causal(), eager=True)
+    (loss,) = model.fit(batches(), verbose=0).history["loss"]
+    assert np.isfinite(loss)
+    losses = [model.evaluate(row, verbose=0)[0] for row in rows]
+    expected = np.average(losses, weights=[2, 2, 4, 3])  # a row's targets
+    assert model.evaluate(batches(), verbose=0)[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_rows_beyond_the_learned_positions_are_refused():

@@ -188,6 +188,31 @@ def test_a_token_twice_in_a_batch_has_one_gradient(road):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("clip", "want"),
+    [
+        # The sums, by token, are -2 and 2.
+        ({"clipvalue": 1.5}, [-1.5, 0, 1.5, 0]),
+        ({"clipnorm": 2.0}, [-(2**0.5), 0, 2**0.5, 0]),
+        ({"global_clipnorm": 1.0}, [-(0.5**0.5), 0, 0.5**0.5, 0]),
+        ({}, [-2, 0, 2, 0]),
+    ],
+)
+def test_a_token_twice_in_a_batch_is_clipped_once(clip, want):
+    import tensorflow as tf
+
+    variable = keras.Variable(np.zeros((4, 1), "float32"))
+    optimizer = Adam(0.1, **clip)
+    optimizer.build([variable])
+    sparse = tf.IndexedSlices(
+        tf.constant([[1.0], [-3.0], [2.0]]), tf.constant([0, 0, 2]), tf.constant([4, 1])
+    )
+    optimizer.apply([sparse], [variable])
+    (momentum,) = optimizer._momentums  # a tenth of the first gradient
+    np.testing.assert_allclose(10 * momentum.numpy()[:, 0], want, rtol=1e-5)
+
+
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_overflow_in_one_gradient_of_a_token_is_no_step(bad):
     import tensorflow as tf
