@@ -19,6 +19,7 @@ import numpy as np
 from kzoo.exporters import checks
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.report import ExportReport
+from kzoo.exporters.weights import array_of
 from kzoo.generation.search import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
 from kzoo.ops.onnx_graph import (
     DEFAULT_OPSET,
@@ -250,7 +251,7 @@ def declare(function, session, report, where):
         "inputs": {i.name: [i.type, i.shape] for i in inputs},
         "outputs": {o.name: [o.type, o.shape] for o in outputs},
     }
-    needs = metadata_in(session).get("needs")
+    needs = metadata_in(session, where).get("needs")
     report.needs = [needs] if needs else []
 
 
@@ -392,12 +393,10 @@ def opset_of(head):
 
 def check_defaults(function, path, head):
     """Raises `ExportError` when an input that is left out is not what it should be."""
-    import onnx
-
     expected = {a.name: a.default for a in function.arguments}
     names = {*expected, *_FILE_OPTIONS}
     found = {
-        tensor.name: onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
+        tensor.name: array_of(tensor, path)
         for tensor in head.graph.initializer
         if tensor.name in names
     }
@@ -436,9 +435,18 @@ def said_of(path, head):
     return said
 
 
-def metadata_in(session):
-    """What a file says of itself, a dict of strings; see `metadata_of`."""
-    return session.get_modelmeta().custom_metadata_map
+def metadata_in(session, path):
+    """What a file says of itself, a dict of strings; see `metadata_of`.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    try:
+        return session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:
+        raise ExportError(
+            f"{path}: its metadata should be in UTF-8: {error}. Export the model again."
+        ) from error
 
 
 def takes_text(session):

@@ -92,7 +92,7 @@ def verify(path, task, inputs=None):
     if is_file_name(path) and not path.is_dir():
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
-        if onnx.metadata_in(session).get("exporter") == "tf2onnx":
+        if onnx.metadata_in(session, path).get("exporter") == "tf2onnx":
             return _verify_converted(path, task, inputs)
         _check_said(path, onnx.said_of(path, head_of(path)), task)
     beside = _check_folder(path, task, format)
@@ -125,7 +125,8 @@ def verify(path, task, inputs=None):
             _check_said(file, inside, task)
             silences += _silence(file, {**beside, **inside}, task)
             onnx.check_defaults(functions[name], file, head)
-        mode = onnx.metadata_in(session_of(next(iter(paths)))).get("quantize")
+        name, file = next(iter(paths.items()))
+        mode = onnx.metadata_in(session_of(name), file).get("quantize")
         if mode not in (None, *MODES):
             raise ExportError(
                 f"{path} says that it is quantized as {mode!r}. Expected one of "
@@ -286,7 +287,7 @@ def _verify_other(path, model, inputs):
     made = path.is_file() and is_file_name(path)
     if made:
         session = onnx.open_session(path)
-        made = onnx.metadata_in(session).get("exporter") == "tf2onnx"
+        made = onnx.metadata_in(session, path).get("exporter") == "tf2onnx"
     if not made:
         raise ExportError(
             f"{type(model).__name__} is no task of kzoo, so that it is compared with a "

@@ -35,8 +35,6 @@ def check_onnx(path, head, graph, task, mode):
         Whether all nodes are the task's. Others of another version of kzoo, and of an
         optimiser, which joins some, are left to the cases, but for what reads text.
     """
-    import onnx
-
     emitted, stored = graph.every_node(), _nodes(head.graph)
     emitted = [n for n in emitted if _is_of_text(n[0], n[3].get("domain", ""))]
     stored = [n for n in stored if _is_of_text(n.op_type, n.domain)]
@@ -49,13 +47,29 @@ def check_onnx(path, head, graph, task, mode):
     for tensor in head.graph.initializer:
         if tensor.name in graph.initializers and tensor.name not in inputs:
             right = np.asarray(to_numpy(graph.initializers[tensor.name][2]()))
-            found = onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
-            if not _alike(found, right, packed=mode == "int4"):
+            if not _alike(array_of(tensor, path), right, packed=mode == "int4"):
                 raise ExportError(
                     f"{path} stores {tensor.name} otherwise than {task.name} has it. "
                     f"{ANOTHER}"
                 )
     return whole
+
+
+def array_of(tensor, path):
+    """The numbers of an `onnx.TensorProto` of a file, which another may hold.
+
+    Raises:
+        ExportError: they cannot be read.
+    """
+    import onnx
+
+    try:
+        return onnx.numpy_helper.to_array(tensor, str(Path(path).parent))
+    except Exception as error:  # onnx's and numpy's have no common base class
+        raise ExportError(
+            f"{path}: its {tensor.name} cannot be read: {error}. Export the model "
+            "again."
+        ) from error
 
 
 def _check_nodes(path, head, graph, task):

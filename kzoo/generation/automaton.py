@@ -100,8 +100,14 @@ class TokenAutomaton:
             table[0, token] = (
                 0 if _stays_at_start(tokenizer, token, first, later) else 1
             )
+        dropped = (
+            [] if pattern is None else _dropped_at_the_end(tokenizer, later[:size])
+        )
+        if dropped:
+            _check_size(2 * len(table), size)
+            table = _remembering(table, dropped)
         table[:, end] = _DEAD
-        table[1:][accepting, end] = len(table)
+        table[1 : 1 + len(moves)][accepting, end] = len(table)
         if accepting[0]:
             table[0, end] = len(table)
         return cls(_trimmed(table, pattern))
@@ -185,6 +191,32 @@ def _stays_at_start(tokenizer, token, first, later):
     pairs = enumerate(zip(first, later, strict=True))
     other = next((i for i, (a, b) in pairs if a and a != b), None)
     return other is None or len(set(tokenizer.decode([[token, other], [other]]))) == 1
+
+
+def _dropped_at_the_end(tokenizer, later):
+    """The tokens whose white space some decoders leave out at the end of a text."""
+    spaces = [
+        i
+        for i, text in enumerate(later)
+        if text and text.decode(errors="replace")[-1].isspace()
+    ]
+    word = next((i for i, text in enumerate(later) if text and text.strip()), None)
+    if word is None or not spaces:
+        return []
+    texts = tokenizer.decode([[word, i] for i in spaces])
+    return [i for i, text in zip(spaces, texts) if not text[-1:].isspace()]
+
+
+def _remembering(table, tokens):
+    """The table with each state but the first once more: that behind such tokens.
+
+    They come behind the others, so that there the end can be left out.
+    """
+    states, more = len(table), len(table) - 1
+    table = np.where(table == states, states + more, table)
+    to = table[1:, tokens]
+    table[1:, tokens] = np.where((0 <= to) & (to < states), to + more, to)
+    return np.concatenate([table, table[1:]])
 
 
 def _anything():

@@ -46,6 +46,24 @@ def test_classes_of_other_names_are_refused(tmp_path, path, options):
             verify(tmp_path / path, classifier("pos", "neg"))
 
 
+def test_what_cannot_be_read_in_a_file_is_named(tmp_path):
+    model, path = classifier("a", "b"), tmp_path / "model.onnx"
+
+    def damage(behind, place, value):
+        content = bytearray(path.read_bytes())
+        content[content.index(behind) + place] = value
+        path.write_bytes(content)
+
+    model.export(path, format="onnx")
+    damage(b"first_norm", 5, 0xC1)
+    with pytest.raises(ExportError, match=r"model.onnx: its metadata should"):
+        verify(path, model)
+    model.export(path, format="onnx", external_data_threshold=0, overwrite=True)
+    damage(b"length\x12", -4, 0x1A)  # the entry has another key
+    with pytest.raises(ExportError, match=r"model.onnx: its .* cannot be read"):
+        verify(path, model)
+
+
 def test_another_task_is_refused(tmp_path):
     class Other(kzoo.TextClassifier):
         pass

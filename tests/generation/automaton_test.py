@@ -202,6 +202,23 @@ def test_bytes_of_pieces_are_what_the_decoder_writes(tmp_path):
             assert matched == bool(re.fullmatch(" [a-z]+", text)), text
 
 
+@pytest.mark.parametrize("stop", [(), ("!!",)])
+def test_a_space_that_the_end_drops_ends_no_text(tmp_path, stop):
+    """Marian's texts are without white space at their ends, whatever was written."""
+    tokenizer = golden_tokenizer("marian", tmp_path)
+    mark, bang, space, end = map(tokenizer.token_id, ("?", "!", "▁", "</s>"))
+    assert tokenizer.decode([[mark, space, mark, space]]) == ["? ?"]
+    pattern = r"[?]( ?[?])*!* ?"
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, pattern, stop=stop)
+    for ids in ([mark], [mark, space, mark], [space, mark, mark]):
+        assert walk(automaton, ids, end) == len(ids)
+    for ids in ([mark, space], [mark, space, mark, space], [mark, mark, space]):
+        assert walk(automaton, ids, end) is None
+    assert walk(automaton, [mark, space, mark, bang, bang], end) == (4 if stop else 5)
+    with pytest.raises(ValueError, match="No tokens of this tokenizer write"):
+        TokenAutomaton.for_tokenizer(tokenizer, "[?] ", stop=stop)
+
+
 def test_no_state_is_a_dead_end(tokenizer):
     table = TokenAutomaton.for_tokenizer(tokenizer, r"(the|a) (blue )?bike").transitions
     assert (table >= 0).any(axis=1).all()
