@@ -279,7 +279,8 @@ class Task(FineTunes, Model):
             weights = other.named_variables()
         for name, variable in self.named_variables().items():
             if name.startswith(("encoder/", "decoder/")) and name in weights:
-                variable.assign(weights[name])
+                # On JAX the value itself would be taken, and a training uses it up.
+                variable.assign(keras.ops.copy(weights[name]))
         return self
 
     def save_folder(self, folder, dtype=None):

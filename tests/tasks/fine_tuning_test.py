@@ -402,6 +402,26 @@ def test_a_folder_whose_adapters_have_no_numbers_is_refused(tmp_path, changes):
         load_task(tmp_path)
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_tasks_that_start_from_one_encoder_train_apart(adapted):
+    source = classifier()
+    if adapted:
+        source.enable_lora(2)
+    before, tasks = values(randomize(source)), [classifier(), classifier()]
+    for task in tasks:
+        task.load_encoder(source)
+    for task in tasks:
+        start = values(task)
+        task.compile(run_eagerly=EAGER)
+        fit(task)
+        moved = [
+            name for name, value in values(task).items() if (value != start[name]).any()
+        ]
+        assert "encoder/token_embedding/embeddings" in moved
+        for name, value in values(source).items():
+            np.testing.assert_array_equal(value, before[name])
+
+
 def test_weights_of_adapters_are_merged_where_there_are_none(tmp_path):
     path = tmp_path / "task.weights.h5"
     task, plain = classifier(), classifier()
