@@ -225,8 +225,14 @@ def declare(function, session, report, where):
     """
     codes = {"float32": "float"}
     inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
-    outputs = session.get_outputs()
-    found = {i.name: (i.type, i.shape) for i in inputs}
+    try:
+        found = {i.name: (i.type, i.shape) for i in inputs}
+        outputs = {o.name: (o.type, o.shape) for o in session.get_outputs()}
+    except UnicodeDecodeError as error:
+        raise ExportError(
+            f"{where}: its inputs and outputs should have names in UTF-8: {error}. "
+            "Export the model again."
+        ) from error
     for argument in function.arguments:
         dtype = onnx_dtype(argument.dtype)
         wanted = (f"tensor({codes.get(dtype, dtype)})", list(argument.axes))
@@ -235,21 +241,21 @@ def declare(function, session, report, where):
                 f"{where}: should have the input {argument.name} as {wanted}. "
                 f"Received: {found.get(argument.name)}."
             )
-    names = [output.name for output in outputs]
+    names = [*outputs]
     if {*names} == {*function.outputs} and names != [*function.outputs]:
         raise ExportError(
             f"{where}: should have the outputs {[*function.outputs]} in this order. "
             f"Received: {names}."
         )
-    for output in outputs:
-        if output.shape != list(function.outputs.get(output.name, ())):
+    for name, (_, axes) in outputs.items():
+        if axes != list(function.outputs.get(name, ())):
             raise ExportError(
                 f"{where}: should have the outputs {function.outputs}. "
-                f"Received: {output.name} with axes {output.shape}."
+                f"Received: {name} with axes {axes}."
             )
     report.functions[function.name] = {
-        "inputs": {i.name: [i.type, i.shape] for i in inputs},
-        "outputs": {o.name: [o.type, o.shape] for o in outputs},
+        "inputs": {name: [*said] for name, said in found.items()},
+        "outputs": {name: [*said] for name, said in outputs.items()},
     }
     needs = metadata_in(session, where).get("needs")
     report.needs = [needs] if needs else []

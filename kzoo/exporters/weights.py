@@ -56,7 +56,7 @@ def check_onnx(path, head, graph, task, mode):
 
 
 def array_of(tensor, path):
-    """The numbers of an `onnx.TensorProto` of a file, which another may hold.
+    """The numbers of an `onnx.TensorProto`, which may stand in a second file.
 
     Raises:
         ExportError: they cannot be read.

@@ -104,7 +104,6 @@ class TokenAutomaton:
             [] if pattern is None else _dropped_at_the_end(tokenizer, later[:size])
         )
         if dropped:
-            _check_size(2 * len(table), size)
             table = _remembering(table, dropped)
         table[:, end] = _DEAD
         table[1 : 1 + len(moves)][accepting, end] = len(table)
@@ -208,15 +207,18 @@ def _dropped_at_the_end(tokenizer, later):
 
 
 def _remembering(table, tokens):
-    """The table with each state but the first once more: that behind such tokens.
+    """The table with a copy of each state that such tokens lead to, entered by them.
 
-    They come behind the others, so that there the end can be left out.
+    The copies are the last rows, and in none of them may a text end.
     """
-    states, more = len(table), len(table) - 1
-    table = np.where(table == states, states + more, table)
+    states, to = len(table), table[1:, tokens]
+    goes_on = (to >= 0) & (to < states)
+    found = np.unique(to[goes_on])
+    _check_size(states + len(found), table.shape[1])
+    table = np.where(table == states, states + len(found), table)
     to = table[1:, tokens]
-    table[1:, tokens] = np.where((0 <= to) & (to < states), to + more, to)
-    return np.concatenate([table, table[1:]])
+    table[1:, tokens] = np.where(goes_on, states + np.searchsorted(found, to), to)
+    return np.concatenate([table, table[found]])
 
 
 def _anything():

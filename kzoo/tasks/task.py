@@ -27,7 +27,12 @@ from kzoo.training.metrics import TokenMean
 from kzoo.training.optimizers import LossScaleOptimizer
 
 _KEPT = 32  # compiled functions of a model; those used last
-_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
+# What computes losses and metrics of a batch; the last ones are JAX's.
+_STEPS = (
+    *("train_step", "test_step", "compute_loss", "compute_metrics"),
+    *("make_train_function", "make_test_function"),
+    *("compute_loss_and_updates", "stateless_compute_loss"),
+)
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILE = "tokenizer_config.json"
 
@@ -47,7 +52,7 @@ class Task(FineTunes, Model):
 
     architectures: tuple[str, ...]
     ignore_id = -1  # the target that losses and metrics leave out
-    leaves_out_filling = True  # whether all losses, metrics and steps do
+    _losses_leave_out_filling = True  # whether all losses and metrics do
     target_per_example = False  # else a sequence of them, some of `ignore_id`
     needs_targets = False  # else they do not follow from the inputs
     scored_by = "forward"  # the exported function that `score` asks for
@@ -400,19 +405,20 @@ class Task(FineTunes, Model):
         if choose:  # where the file is loaded may have another backend
             self._compile_config.config["jit_compile"] = "auto"
         all_metrics = keras.tree.flatten([metrics, kwargs.get("weighted_metrics")])
-        self.leaves_out_filling = (
-            isinstance(loss, MaskedLoss)
-            and all(each is None or isinstance(each, TokenMean) for each in all_metrics)
-            and self._steps_are_as_here()
+        self._losses_leave_out_filling = isinstance(loss, MaskedLoss) and all(
+            metric is None or isinstance(metric, TokenMean) for metric in all_metrics
         )
         if isinstance(loss, MaskedLoss):
             # Past Layer.__setattr__, which would list it a second time in `metrics`.
             object.__setattr__(self, "_loss_tracker", WeightedLoss(loss.weights))
 
-    def _steps_are_as_here(self):
-        """Whether no user's method computes losses, metrics and gradients."""
-        modules = [getattr(getattr(self, n, None), "__module__", "") for n in _STEPS]
-        return all(module.startswith(("kzoo.", "keras.")) for module in modules)
+    @property
+    def leaves_out_filling(self):
+        """Whether all losses and metrics do, and all steps are kzoo's or Keras's."""
+        kinds = type(self).__mro__
+        own = [k for k in kinds if not k.__module__.startswith(("kzoo.", "keras."))]
+        given = {*vars(self)}.union(*map(vars, own))
+        return self._losses_leave_out_filling and given.isdisjoint(_STEPS)
 
     def _check_ignored(self, given):
         """Raises `ValueError` where a loss or metric leaves out a class, or no padding.

@@ -65,7 +65,7 @@ class LearnsText(Task):
 
         A batch of too few strings is filled with rows of padding, so that there are
         few shapes; but not where losses, metrics or a subclass's own steps, such as
-        `train_step` or `compute_loss`, could count them.
+        `train_step` or `compute_loss`, could count them. An `add_loss` does count them.
 
         Args:
             x: strings (a list or a column, as `encode_examples` takes them), a dict of
@@ -449,7 +449,10 @@ class LearnsText(Task):
     def _features(self, x, y, sample_weight, class_weight):
         """Features of strings, with what each row counts, where that differs."""
         features = self.encode_examples(x, y)
-        numbers = None if sample_weight is None else self._examples_of_rows(x, y)
+        numbers = None
+        if sample_weight is not None:
+            _check_finite(sample_weight)
+            numbers = self._examples_of_rows(x, y)
         if numbers is not None:
             sample_weight = _of_rows(sample_weight, numbers, len(x))
         weights = self._weights(features, sample_weight, class_weight)
@@ -486,7 +489,7 @@ class LearnsText(Task):
             tokens_per_batch=tokens_per_batch,
             pad_ids=pads,
             tokens_of=self._tokens_of,
-            # What is not kzoo's would count rows that only fill a batch.
+            # Others' losses, metrics and steps would count rows that fill a batch.
             remainder="fill" if self.leaves_out_filling else "keep",
             max_length=self._max_lengths(),
             too_long="truncate",
@@ -523,12 +526,6 @@ class LearnsText(Task):
                     f"sample_weight must be a number for each of {count} rows; a text "
                     "that is read in several stretches has several. Received: a shape "
                     f"of {given.shape}."
-                )
-            if not np.isfinite(given).all():
-                wrong = int(np.isfinite(given).argmin())
-                raise ValueError(
-                    "sample_weight must be finite. Received: "
-                    f"{given[wrong]} for row {wrong}."
                 )
             weights = weights * given
         known = self._class_weights(class_weight)
@@ -626,7 +623,10 @@ class LearnsText(Task):
             from kzoo.data import open_tf_data
 
             # Keras would take the lengths of the first two batches for those of all.
-            return open_tf_data(lambda: iter(batches), example, _widths(example))
+            example = _without_nones(example)
+            return open_tf_data(
+                lambda: map(_without_nones, batches), example, _widths(example)
+            )
         return dataset
 
     def _names_columns(self, part):
@@ -713,6 +713,17 @@ def _saved_epoch(callback):
     return None
 
 
+def _check_finite(weights):
+    """Raises `ValueError` where an example counts no number of float32."""
+    weights = np.asarray(weights, "float64")
+    wrong = np.argwhere(~(np.abs(weights) <= np.finfo("float32").max))
+    for place in wrong[:1]:
+        raise ValueError(
+            f"sample_weight must be finite, in float32. Received: "
+            f"{weights[(*place,)]} for example {place[0] if len(place) else 0}."
+        )
+
+
 def _of_rows(weights, numbers, size):
     """What each row counts: as the example that it is a window of."""
     weights = np.asarray(weights, "float32")
@@ -722,6 +733,13 @@ def _of_rows(weights, numbers, size):
             f"shape of {weights.shape}."
         )
     return weights[np.asarray(numbers, int)]
+
+
+def _without_nones(element):
+    """An element of a pipeline without what it lacks at its end, targets or weights."""
+    while isinstance(element, tuple) and element[-1] is None:
+        element = element[:-1]
+    return element
 
 
 def _element(inputs, targets, weights=None):

@@ -58,6 +58,16 @@ def test_what_cannot_be_read_in_a_file_is_named(tmp_path):
     damage(b"first_norm", 5, 0xC1)
     with pytest.raises(ExportError, match=r"model.onnx: its metadata should"):
         verify(path, model)
+    model.export(path, format="onnx", overwrite=True)
+    head = onnx.load(path)
+    for values in (head.graph.input, head.graph.output):
+        axis = values[0].type.tensor_type.shape.dim[0]
+        kept, axis.dim_param = axis.dim_param, "damage"
+        onnx.save(head, path)
+        damage(b"damage", 1, 0x9E)
+        with pytest.raises(ExportError, match=r"should have names in UTF-8"):
+            verify(path, model)
+        axis.dim_param = kept
     model.export(path, format="onnx", external_data_threshold=0, overwrite=True)
     damage(b"length\x12", -4, 0x1A)  # the entry has another key
     with pytest.raises(ExportError, match=r"model.onnx: its .* cannot be read"):

@@ -219,6 +219,12 @@ def test_a_space_that_the_end_drops_ends_no_text(tmp_path, stop):
         TokenAutomaton.for_tokenizer(tokenizer, "[?] ", stop=stop)
 
 
+def test_a_pattern_without_spaces_has_no_more_states_for_it(tmp_path):
+    tokenizer = golden_tokenizer("marian", tmp_path)
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, "[a-z]{600}", (), 65_001)
+    assert len(automaton.transitions) == 601
+
+
 def test_no_state_is_a_dead_end(tokenizer):
     table = TokenAutomaton.for_tokenizer(tokenizer, r"(the|a) (blue )?bike").transitions
     assert (table >= 0).any(axis=1).all()

@@ -470,7 +470,7 @@ def test_what_cannot_be_read_is_refused():
         compiled(seq2seq()).fit(["ab", "cd"], ["ab"])
     with pytest.raises(ValueError, match="learns each text from itself"):
         compiled(causal()).fit(["ab"], ["ab"])
-    with pytest.raises(ValueError, match="weight must be finite.*nan for row 1"):
+    with pytest.raises(ValueError, match="weight must be finite.*nan for example 1"):
         words = ["ab", "cd"]
         compiled(seq2seq()).fit(words, words, sample_weight=[1.0, np.nan])
     with pytest.raises(ValueError, match="architecture 'decoder'.*'encoder_decoder'"):
@@ -495,17 +495,21 @@ def test_what_cannot_be_read_is_refused():
 def test_a_loader_s_batches_are_of_any_lengths():
     """Also where the first two are of one, which Keras takes for that of all."""
     rows = [{"token_ids": np.full((2, t), 5, "int32")} for t in (3, 3, 5, 4)]
+    targets = [np.full((2, t), 5, "int32") for t in (3, 3, 5, 4)]
 
-    def batches():
-        sampler = grain.samplers.SequentialSampler(len(rows))
+    def batches(rows=rows, **options):
+        sampler = grain.samplers.IndexSampler(len(rows), seed=0, **options)
         return grain.DataLoader(data_source=rows, sampler=sampler, operations=[])
 
     model = compiled(causal(), eager=True)
-    (loss,) = model.fit(batches(), verbose=0).history["loss"]
-    assert np.isfinite(loss)
+    losses = model.fit(batches(), steps_per_epoch=3, epochs=3, verbose=0)
+    assert np.isfinite(losses.history["loss"]).all()  # twice around, and one batch
+    for given in (zip(rows, targets), ((*p, None) for p in zip(rows, targets))):
+        model.fit(batches([*given], num_epochs=1), verbose=0)
     losses = [model.evaluate(row, verbose=0)[0] for row in rows]
     expected = np.average(losses, weights=[2, 2, 4, 3])  # a row's targets
-    assert model.evaluate(batches(), verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+    found = model.evaluate(batches(num_epochs=1), verbose=0)[0]
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_rows_beyond_the_learned_positions_are_refused():
