@@ -449,12 +449,11 @@ class LearnsText(Task):
     def _features(self, x, y, sample_weight, class_weight):
         """Features of strings, with what each row counts, where that differs."""
         features = self.encode_examples(x, y)
-        numbers = None
         if sample_weight is not None:
             _check_finite(sample_weight)
             numbers = self._examples_of_rows(x, y)
-        if numbers is not None:
-            sample_weight = _of_rows(sample_weight, numbers, len(x))
+            if numbers is not None:
+                sample_weight = _of_rows(sample_weight, numbers, len(x))
         weights = self._weights(features, sample_weight, class_weight)
         return features if weights is None else {**features, _WEIGHT: weights}
 
@@ -715,12 +714,13 @@ def _saved_epoch(callback):
 
 def _check_finite(weights):
     """Raises `ValueError` where an example counts no number of float32."""
-    weights = np.asarray(weights, "float64")
-    wrong = np.argwhere(~(np.abs(weights) <= np.finfo("float32").max))
-    for place in wrong[:1]:
+    weights = np.atleast_1d(np.asarray(weights, "float64"))
+    finite = np.abs(weights) <= np.finfo("float32").max  # no NaN is, either
+    if not finite.all():
+        place = tuple(np.argwhere(~finite)[0])
         raise ValueError(
-            f"sample_weight must be finite, in float32. Received: "
-            f"{weights[(*place,)]} for example {place[0] if len(place) else 0}."
+            "sample_weight must be finite, in float32. Received: "
+            f"{weights[place]} for example {place[0]}."
         )
 
 
