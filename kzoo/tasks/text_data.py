@@ -15,7 +15,6 @@ import numpy as np
 from kzoo.tasks.forms import (
     as_list,
     begins_with_text,
-    columns_of,
     is_grain,
     is_pair,
     is_table_of_text,
@@ -25,23 +24,22 @@ from kzoo.tasks.forms import (
     known_ints,
     split,
 )
-from kzoo.tasks.task import Task, out_of_table, smallest_table
+from kzoo.tasks.pipelines import ReadsPipelines, element_of
+from kzoo.tasks.task import out_of_table, smallest_table
 from kzoo.training import ResumableCheckpoint
 
 _WEIGHT = "sample_weight"
 _LONG = 2**14  # tokens of an example that is rather a mistake than meant
 
 
-class LearnsText(Task):
+class LearnsText(ReadsPipelines):
     """Data in any form; a subclass says how examples become ids.
 
     It gives `encode_examples(x, y)`, from strings to features, which are a sequence of
-    ids or a number an example; `_inputs_and_targets(batch)`, which tells apart what
-    `call` reads and what the loss compares; and `one_example`, x and y of one.
+    ids or a number an example; and `_inputs_and_targets(batch)`, which tells apart
+    what `call` reads and what the loss compares.
     """
 
-    one_example = (["a"], None)
-    numeric_targets = False
     _tokens_of = None  # see `kzoo.data.bucketed_batches`
 
     def fit(
@@ -335,13 +333,6 @@ class LearnsText(Task):
         # JAX has no int64, which numpy makes of lists.
         return values.astype("int32") if kind and values.dtype == "int64" else values
 
-    def _refused_ragged(self, name, values):
-        pad = self.config.pad_token_id
-        return ValueError(
-            f"{self.name} reads {name} as arrays, padded with {pad}. Received: a "
-            f"{type(values).__name__}. Give its to_tensor({pad})."
-        )
-
     def _check_table(self, name, ids):
         """Raises `ValueError` where an array of ids has others than its table."""
         stack, size = self._table(name)
@@ -561,108 +552,9 @@ class LearnsText(Task):
         weights = batch.get(_WEIGHT)
         batch = {name: values for name, values in batch.items() if name != _WEIGHT}
         inputs, targets = self._inputs_and_targets(batch)
-        return _element(inputs, self._targets_beside(inputs, targets, weights), weights)
-
-    def _encoded(self, columns):
-        """A batch of a pipeline of strings: x, y and weights, where there are any."""
-        weights = np.asarray(columns[2], "float32") if len(columns) > 2 else None
-        return _element(*self.encode_text(*columns[:2]), weights)
-
-    def _tokenized(self, dataset):
-        """A pipeline of strings as one of ids; anything else as it is."""
-        if is_tf_data(dataset):
-            import tensorflow as tf
-
-            spec = dataset.element_spec
-            texts = spec[:2] if isinstance(spec, tuple) else spec  # and not weights
-            for part in tf.nest.flatten(texts):
-                if isinstance(part, tf.RaggedTensorSpec) and part.dtype.is_integer:
-                    raise self._refused_ragged("a pipeline", part)
-            strings = [part.dtype == tf.string for part in tf.nest.flatten(texts)]
-            named = self._names_columns(texts[0] if isinstance(texts, tuple) else texts)
-            if not (any(strings) if named else strings[0]):
-                return dataset
-            weights = spec[2:] if isinstance(spec, tuple) else ()
-            numbers = [part.dtype != tf.string for part in tf.nest.flatten(weights)]
-            known = all(strings) or self.numeric_targets
-            if named or not (known and all(numbers) and len(weights) < 2):
-                raise self._refused_strings(spec)
-            example = self._one_element(spec)
-            flat, widths = tf.nest.flatten(example), _widths(example)
-
-            def numpy_encode(*parts):
-                columns = columns_of(tf.nest.pack_sequence_as(spec, parts))
-                return tf.nest.flatten(self._encoded(columns))
-
-            def encode(*element):
-                parts = tf.numpy_function(
-                    numpy_encode, tf.nest.flatten(element), [a.dtype for a in flat]
-                )
-                for part, array in zip(parts, flat, strict=True):
-                    part.set_shape([None] * array.ndim)
-                    if array.dtype.kind == "f" and {*array.shape[1:]} == widths:
-                        part.set_shape([None, *array.shape[1:]])
-                return tf.nest.pack_sequence_as(example, parts)
-
-            return dataset.map(encode, num_parallel_calls=1)
-        if is_grain(dataset):
-            maps = hasattr(dataset, "map")  # and is no DataLoader
-            batches = dataset.map(self._tokenized_element) if maps else dataset
-            on_tensorflow = keras.backend.backend() == "tensorflow"
-            if maps and not on_tensorflow:
-                return batches
-            example = next(iter(batches))
-            if not maps and self._tokenized_element(example) is not example:
-                raise ValueError(
-                    f"{self.name} reads strings from grain.MapDataset and IterDataset. "
-                    f"Received: {type(dataset).__name__}."
-                )
-            if not on_tensorflow:
-                return batches
-            from kzoo.data import open_tf_data
-
-            # Keras would take the lengths of the first two batches for those of all.
-            example = _without_nones(example)
-            return open_tf_data(
-                lambda: map(_without_nones, batches), example, _widths(example)
-            )
-        return dataset
-
-    def _names_columns(self, part):
-        """Whether a part of an element is a dict of what are no inputs."""
-        return isinstance(part, dict) and not {*self._signature()} & {*part}
-
-    def _refused_strings(self, element):
-        return ValueError(
-            f"{self.name} reads pipelines of strings: text, (source, target), or "
-            "(source, target, weight); of columns with names by dataset.map(lambda "
-            f"row: (row['source'], row['target'])). Received elements of {element}."
+        return element_of(
+            inputs, self._targets_beside(inputs, targets, weights), weights
         )
-
-    def _tokenized_element(self, element):
-        first = element[0] if isinstance(element, tuple) else element
-        if isinstance(first, dict):
-            if self._names_columns(first) and any(
-                np.asarray(part).dtype.kind in "USO" for part in first.values()
-            ):
-                raise self._refused_strings(element)
-            return element
-        return self._encoded(columns_of(element))
-
-    def _one_element(self, spec):
-        """What a pipeline gives of elements of `spec`, for one example."""
-        parts = spec if isinstance(spec, tuple) else (spec,)
-        x, *others = (*self.one_example, [1.0])[: len(parts)]
-        if isinstance(parts[0], tuple):
-            x = [("a",) * len(parts[0])]
-        for i, part in enumerate(parts[1:]):
-            shape = getattr(part, "shape", None)  # of a pair there is none
-            if shape is None or not part.dtype.is_floating or shape.rank != 2:
-                continue
-            if shape[1] != 1:  # a distribution, or a vector of this length
-                count = part.shape[1] or 1
-                others[i] = [np.full(count, 1 / count)]
-        return self._encoded([x, *others])
 
     def _encode(self, texts, before=(), behind=()):
         """Ids of each text, between others."""
@@ -735,22 +627,6 @@ def _of_rows(weights, numbers, size):
     return weights[np.asarray(numbers, int)]
 
 
-def _without_nones(element):
-    """An element of a pipeline without what it lacks at its end, targets or weights."""
-    while isinstance(element, tuple) and element[-1] is None:
-        element = element[:-1]
-    return element
-
-
-def _element(inputs, targets, weights=None):
-    """What Keras takes of a pipeline: inputs, targets, and weights, as far as given."""
-    if weights is None:
-        return inputs if targets is None else (inputs, targets)
-    if targets is None:
-        raise ValueError("Weights are of targets, and there are none.")
-    return inputs, targets, weights
-
-
 @contextlib.contextmanager
 def _end_of_data(options):
     """Without Keras's warning where a pipeline ends, which it gives for each whose
@@ -763,10 +639,3 @@ def _end_of_data(options):
         ):
             warnings.filterwarnings("ignore", "Your input ran out of data")
         yield
-
-
-def _widths(element):
-    """How long the targets of an element are, where they are vectors: float (B, C)."""
-    y = element[1] if isinstance(element, tuple) and len(element) > 1 else None
-    vectors = isinstance(y, np.ndarray) and y.dtype.kind == "f" and y.ndim == 2
-    return {y.shape[1]} if vectors and y.shape[1] > 1 else set()
