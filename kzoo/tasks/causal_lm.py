@@ -175,6 +175,7 @@ class CausalLM(LanguageModel):
         """What `step` takes besides the cache, as `prefill` gave it."""
         return [Argument("padding", "int32", ("batch", 1))]
 
+    @ops.fixed_buffers(False)
     def prefill(self, inputs):
         """The logits behind each prompt, the cache, and what stays as it is.
 
@@ -188,6 +189,7 @@ class CausalLM(LanguageModel):
         start = self.start(inputs, None).prefilled(by_row=True)
         return *self._one_step(*start[:4]), start.fixed
 
+    @ops.fixed_buffers(False)
     def resume(self, tokens, layers, kept):
         """The logits behind one more token int (B,), and the cache; see `prefill`."""
         return self._one_step(tokens, layers, ops.dim(layers[0][0], 2), kept)

@@ -184,6 +184,7 @@ class Seq2SeqLM(LanguageModel):
             *(Argument(name, "float32", axes) for name, axes in memory.items()),
         ]
 
+    @ops.fixed_buffers(False)
     def prefill(self, inputs):
         """The logits behind the start token, the cache, and what stays as it is.
 
@@ -204,6 +205,7 @@ class Seq2SeqLM(LanguageModel):
         ]
         return logits, layers, {mask: start.fixed["mask"], **dict(zip(names, memory))}
 
+    @ops.fixed_buffers(False)
     def resume(self, tokens, layers, kept):
         """The logits behind one more token int (B,), and the cache; see `prefill`."""
         mask, *memory = [kept[argument.name] for argument in self.kept_arguments()]

@@ -29,9 +29,8 @@ class ExportsSteps(ExportsGeneration):
         kept = self.kept_arguments()
 
         def prefill(inputs):
-            with ops.fixed_buffers(False):
-                known = self._known(inputs, padded=bool(self.config.encoder))
-                logits, layers, kept = self.prefill(known)
+            known = self._known(inputs, padded=bool(self.config.encoder))
+            logits, layers, kept = self.prefill(known)
             return {"logits": logits, **dict(zip(present, flat(layers))), **kept}
 
         def step(inputs):
@@ -46,8 +45,7 @@ class ExportsSteps(ExportsGeneration):
                     most = most - ops.max(-others["padding"])
                 (key, value), *rest = layers
                 layers = [(within(key, most, message, axis=2), value), *rest]
-            with ops.fixed_buffers(False):
-                logits, layers = self.resume(tokens, layers, others)
+            logits, layers = self.resume(tokens, layers, others)
             return {"logits": logits, **dict(zip(present, flat(layers)))}
 
         prefill_function = Function(

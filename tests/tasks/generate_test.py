@@ -1,13 +1,14 @@
 """`generate` of the tasks: prompts of any lengths, one trace, clear errors."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
 import pytest
 
 import kzoo
-from tests.harness import perturb
+from tests.harness import perturb, to_numpy
 
 VOCABULARY = 23
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3, 4, 3, 4, 3, 5]]
@@ -208,6 +209,23 @@ def test_what_xla_compiles_gives_the_same(model, batch_size, options):
     steps = model.generate(PROMPTS, stream=True, jit_compile=True, max_new_tokens=6)
     rows = [sum(parts, []) for parts in zip(*steps, strict=True)]
     assert rows == model.generate(PROMPTS, max_new_tokens=6)
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_a_loop_of_ones_own_gives_the_greedy_tokens(kind):
+    model = made(kind)
+    ids = np.array([p + [0] * (7 - len(p)) for p in PROMPTS], "int32")
+    logits, layers, kept = model.prefill({model.prompt_input: ids})
+    found = []
+    for _ in range(5):
+        tokens = keras.ops.cast(keras.ops.argmax(logits, axis=-1), "int32")
+        found.append(to_numpy(tokens))
+        logits, layers = model.resume(tokens, layers, kept)
+    assert layers[0][0].shape[2] == 5 + (8 if kind is kzoo.CausalLM else 1)
+    rows = np.stack(found, axis=1).tolist()
+    ends = model.config.end_token_id, model.config.pad_token_id
+    rows = [list(itertools.takewhile(lambda t: t not in ends, row)) for row in rows]
+    assert rows == model.generate(PROMPTS, max_new_tokens=5)
 
 
 def test_rows_that_fill_a_bucket_are_copies():
