@@ -212,8 +212,9 @@ def read_generation(keys, decoder_alone):
         if name in keys and (decoder_alone and place == 0):
             left[name] = keys[name]
         elif name in keys:
-            id = keys[name]
-            forced[place] = id[0] if isinstance(id, list) else id
+            ids = keys[name] if isinstance(keys[name], list) else [keys[name]]
+            forced[place] = ids[0]
+            left |= {name: ids} if len(ids) > 1 else {}
     if forced:
         found["forced_tokens"] = forced
     return found, ends, left

@@ -69,11 +69,12 @@ class Seq2SeqLM(LanguageModel):
             raise ValueError(
                 f"Every source needs a target. Received: {len(x)} and {len(y)}."
             )
-        end = [self.config.end_token_id]
+        known, end = self.text_tokenizer.conventions, self.config.end_token_id
+        before = self.config.start_token_id, *known.target_prefix, *known.learned_prefix
         return {
             "encoder_token_ids": self.encode_prompts(x),
             "decoder_token_ids": [
-                [self.config.start_token_id, *self.target_prefix, *ids, *end]
+                [*before, *ids, end]
                 for ids in self.text_tokenizer.encode_targets(list(y))
             ],
         }

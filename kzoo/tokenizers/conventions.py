@@ -140,6 +140,8 @@ class Conventions:
             `None` for those that kzoo's tasks put around texts.
         target_prefix: what a target, or what is generated, begins with, such as a
             language's code.
+        learned_prefix: what a target begins with besides, which a model that learned
+            from such targets writes by itself.
         stop_token_ids: more ids that end what is generated, such as a turn's of a chat.
         languages: dict from a language's name to its id.
         chat_template: in Jinja; see `kzoo.tokenizers.chat`.
@@ -153,6 +155,7 @@ class Conventions:
 
     template: Template | None = None
     target_prefix: tuple = ()
+    learned_prefix: tuple = ()
     stop_token_ids: tuple = ()
     languages: Mapping = dataclasses.field(default_factory=dict)
     chat_template: str | None = None
@@ -164,7 +167,7 @@ class Conventions:
     def __post_init__(self):
         if isinstance(self.template, Mapping):
             object.__setattr__(self, "template", Template(**self.template))
-        for name in ("target_prefix", "stop_token_ids"):
+        for name in ("target_prefix", "learned_prefix", "stop_token_ids"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def get_config(self):

@@ -265,18 +265,21 @@ class TokenizerFolder:
         default = found.pop(DEFAULT_TEMPLATE, None)
         return {"chat_template": default, "named_templates": found}
 
-    def numbers(self, name):
-        """Ids of the model's configs; those for generation come first."""
-        for config in (self.generation, self.config):
-            found = config.get(name)
-            found = found if isinstance(found, list) else [found]
-            if found and None not in found:
-                return found
-        return []
-
     def number(self, name):
-        """The first of them, or `None`."""
-        return next(iter(self.numbers(name)), None)
+        """An id of the model's configs, or `None`; that for generation comes first."""
+        found = *_ids(self.generation, name), *_ids(self.config, name)
+        return next(iter(found), None)
+
+    def searched(self, name):
+        """Ids of the one file that says how a model is searched."""
+        alone = (self.path / "generation_config.json").exists()
+        return _ids(self.generation if alone else self.config, name)
+
+
+def _ids(config, name):
+    found = config.get(name)
+    found = found if isinstance(found, list) else [found]
+    return [] if None in found else found
 
 
 def content_of(token):

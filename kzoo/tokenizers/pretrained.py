@@ -110,17 +110,23 @@ def _loaded(folder, kind, convert):
             tokenizer = _sentence_piece(folder, kind, convert)
     source, target = (folder.settings.get(f"{side}_lang") for side in ("src", "tgt"))
     if tokenizer.languages and kind != "marian" and (source or target):
+        codes = {*tokenizer.conventions.languages.values()}
+        starts = codes & {*tokenizer.conventions.template.around()[-1]}
+        if starts and folder.number("decoder_start_token_id") is not None:
+            target = None  # it is said there, whatever the settings say
         tokenizer = tokenizer.for_languages(source, target)
-    known = tokenizer.conventions
-    prefix, forced = known.target_prefix, folder.number("forced_bos_token_id")
-    if forced is not None and forced != tokenizer.start_token_id:
-        prefix = (forced,)  # what generate begins with there, whatever the settings say
+    known, learned = tokenizer.conventions, ()
+    prefix, forced = known.target_prefix, folder.searched("forced_bos_token_id")
+    if forced and forced[0] != tokenizer.start_token_id:
+        prefix = forced  # so here
     if not prefix and not known.languages and folder.config.get("is_encoder_decoder"):
-        prefix = known.template.around()[0]  # BART's targets are as its sources
-    ends = folder.numbers("eos_token_id")
+        learned = known.template.around()[0]  # BART's targets are as its sources
+    ends = folder.searched("eos_token_id")
     ends = [i for i in ends if i != tokenizer.end_token_id]
     ends = [i for i in ends if 0 <= i < tokenizer.vocabulary_size]
-    return tokenizer.with_conventions(target_prefix=prefix, stop_token_ids=ends)
+    return tokenizer.with_conventions(
+        target_prefix=prefix, learned_prefix=learned, stop_token_ids=ends
+    )
 
 
 def _special_ids(folder, id_of, template, special, byte_level):

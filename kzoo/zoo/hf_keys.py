@@ -114,13 +114,15 @@ def searches_of(folder, said, config, tokenizer):
     ends = [token_id for token_id in ends if token_id < size]
     if ends and ends[0] != config.pad_token_id:
         config = config.replace(end_token_id=ends[0])
+    known = ends[:1]
     if tokenizer is not None:
-        # What a target begins with, such as a language, and how texts end, are the
-        # tokenizer's to say, which read the same files.
-        forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
-        found |= {"forced_tokens": forced} if forced else {}
-    elif len(ends) > 1:
-        found["stop_tokens"] = ends[1:]
+        conventions = tokenizer.conventions
+        known = tokenizer.end_token_id, *conventions.stop_token_ids
+        if conventions.target_prefix:  # the language that it has been told
+            forced = {k: v for k, v in found.pop("forced_tokens", {}).items() if k != 0}
+            found |= {"forced_tokens": forced} if forced else {}
+    if {*ends} - {*known}:
+        found["stop_tokens"] = [token_id for token_id in ends if token_id not in known]
     try:
         as_defaults(found)
     except ValueError as error:

@@ -255,6 +255,7 @@ def test_sampling_is_read_with_what_transformers_adds():
         dict(penalty_alpha=0.6),
         dict(do_sample=True, num_beams=3),
         dict(num_return_sequences=2),
+        dict(forced_eos_token_id=[2, 3]),
         dict(a_new_way=1),
     ],
 )

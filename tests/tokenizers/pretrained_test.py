@@ -165,7 +165,8 @@ def test_targets_begin_with_their_language(load, name):
     tokenizer, cases, _ = load(name)
     if "targets" not in cases:
         return
-    prefix = list(tokenizer.conventions.target_prefix)
+    known = tokenizer.conventions
+    prefix = [*known.target_prefix, *known.learned_prefix]
     for text, target in zip(cases["texts"], cases["targets"]):
         ids = tokenizer.encode_targets([text])[0]
         whole = [*prefix, *ids, tokenizer.end_token_id]

@@ -1,6 +1,7 @@
 """Checkpoints with their tokenizers: every layout's folder is read and written back."""
 
 import json
+import shutil
 import warnings
 
 import pytest
@@ -17,6 +18,7 @@ SIZES = dict(
     d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
     decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
 )  # fmt: skip
+FORCED = "forced_bos_token_id"
 DECODER = dict(
     hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
     num_key_value_heads=2,
@@ -130,3 +132,49 @@ def test_a_language_that_was_chosen_after_loading_is_saved(name, said, tmp_path)
     if task.target_prefix:
         keys = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
         assert [keys["forced_bos_token_id"]] == list(task.target_prefix)
+
+
+SAID = {  # keys of config.json and of generation_config.json
+    "start": ("mbart", {}, {"decoder_start_token_id": 5}),
+    "start_forced": ("mbart", {}, dict.fromkeys(("decoder_start_token_id", FORCED), 5)),
+    "nothing": ("bart", {}, {}),
+    "forced": ("bart", {}, {FORCED: 7}),
+    "forced_of_old": ("bart", {FORCED: 7}, {}),
+    "language": ("m2m100", {}, {FORCED: 9}),
+    "ends": ("llama3", {}, {"eos_token_id": list(range(2, 400, 2))}),
+    "ends_of_old": ("llama3", {"eos_token_id": list(range(2, 400, 2))}, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*names no padding")
+@pytest.mark.parametrize("case", SAID)
+def test_a_search_is_as_its_files_say_with_a_tokenizer_and_without(case, tmp_path):
+    name, config, generation = SAID[case]
+    both, bare, beside = (tmp_path / kind for kind in ("both", "bare", "beside"))
+    for folder in (both, bare, beside):
+        folder.mkdir()
+    keys = written(name, both)
+    ends = keys["eos_token_id"]
+    ends = ends[-1] if isinstance(ends, list) else ends
+    files = {
+        "config.json": json.loads((both / "config.json").read_text()) | config,
+        "generation_config.json": {"eos_token_id": ends, **generation},
+    }
+    for file, content in files.items():
+        (both / file).write_text(json.dumps(content))
+        shutil.copy(both / file, bare)
+    shutil.copy(both / "model.safetensors", bare)
+    prompts, options = [[5, 6, 7], [9]], dict(max_new_tokens=6)
+    expected = kzoo.from_preset(bare).generate(prompts, **options)
+    assert kzoo.from_preset(both).generate(prompts, **options) == expected
+    if name == "mbart":  # a tokenizer knows its language, and starts with it
+        return
+    cases = golden.unpack(name, beside)
+    other = kzoo.tokenizers.load_pretrained_tokenizer(beside, cases["kind"])
+    told, other = other, other.with_conventions(target_prefix=())
+    task = kzoo.from_preset(both, tokenizer=other)
+    assert task.generate(prompts, **options) == expected
+    if told.languages:  # the one that it is told wins
+        task = kzoo.from_preset(both, tokenizer=told)
+        found = task.generate(prompts, **options)
+        assert {row[0] for row in found} == {*told.conventions.target_prefix} != {9}
