@@ -96,10 +96,16 @@ class TokenAutomaton:
         )
         table = np.where(table >= 0, table + 1, _DEAD)
         # Some decoders drop every space at the start of a text, some only the first.
-        for token in (i for i, text in enumerate(first[:size]) if text == b""):
-            table[0, token] = (
-                0 if _stays_at_start(tokenizer, token, first, later) else 1
-            )
+        silent = [i for i, text in enumerate(first[:size]) if text == b""]
+        stay = [i for i in silent if _stays_at_start(tokenizer, i, first, later)]
+        table[0, silent], begun = 1, [0]
+        if pattern is None:
+            table[0, stay] = 0
+        elif stay:  # once, or a pattern would be followed for ever
+            begun.append(len(table))
+            table[0, stay] = _DEAD
+            table = _with_copies(table, [0])
+            table[0, stay] = begun[-1]
         dropped = (
             [] if pattern is None else _dropped_at_the_end(tokenizer, later[:size])
         )
@@ -108,7 +114,7 @@ class TokenAutomaton:
         table[:, end] = _DEAD
         table[1 : 1 + len(moves)][accepting, end] = len(table)
         if accepting[0]:
-            table[0, end] = len(table)
+            table[begun, end] = len(table)
         return cls(_trimmed(table, pattern))
 
     def without(self, tokens):
@@ -212,13 +218,20 @@ def _remembering(table, tokens):
     The copies are the last rows, and in none of them may a text end.
     """
     states, to = len(table), table[1:, tokens]
-    goes_on = (to >= 0) & (to < states)
-    found = np.unique(to[goes_on])
+    found = np.unique(to[(to >= 0) & (to < states)])
     _check_size(states + len(found), table.shape[1])
-    table = np.where(table == states, states + len(found), table)
+    table = _with_copies(table, found)
     to = table[1:, tokens]
+    goes_on = (to >= 0) & (to < states)
     table[1:, tokens] = np.where(goes_on, states + np.searchsorted(found, to), to)
-    return np.concatenate([table, table[found]])
+    return table
+
+
+def _with_copies(table, states):
+    """The table with copies of states as its last rows; its end is behind them."""
+    end = len(table)
+    table = np.concatenate([table, table[states]])
+    return np.where(table == end, len(table), table)
 
 
 def _anything():
