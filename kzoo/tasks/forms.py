@@ -22,10 +22,14 @@ def is_text(x):
 def as_list(x):
     """A column of texts or lists of them, as tables have it, as a list; else `x`.
 
-    So is a tensor of TensorFlow's strings.
+    So is a tensor of TensorFlow's strings, and a column of Arrow's.
     """
     if hasattr(x, "numpy") and getattr(x, "dtype", None) == "string":
         return _decoded(x.to_list() if hasattr(x, "to_list") else x.numpy())
+    if hasattr(x, "to_pylist") and not hasattr(x, "columns"):  # a column of Arrow's
+        return x.to_pylist()
+    if isinstance(x, np.ndarray) and x.dtype.kind == "T":  # numpy's own strings
+        return x.tolist()
     if (
         isinstance(x, (str, collections.abc.Mapping))
         or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
@@ -98,8 +102,12 @@ def is_table_of_text(x):
 
 def kinds(x):
     """How an error names a list, without its content: by the types at its beginning."""
+
+    def holds(x):
+        return isinstance(x, (list, tuple)) or getattr(x, "dtype", None) == object
+
     names = [type(x).__name__]
-    while isinstance(x, (list, tuple)) and len(x):
+    while holds(x) and len(x):
         x = x[0]
         names.append(type(x).__name__)
     return " of ".join(names)

@@ -91,7 +91,7 @@ class PairScorer(TextRegressor):
             i = int(outside.argmax())
             raise ValueError(
                 f"{self.name} has output_activation='sigmoid', so targets must be in "
-                f"[0, 1]. Received: {y[i]!r} for example {i}. Scale them, or use "
+                f"[0, 1]. Received: {values[i]!s} for example {i}. Scale them, or use "
                 "output_activation=None."
             )
         return values

@@ -65,7 +65,7 @@ class ReadsPipelines(Task):
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if maps and not on_tensorflow:
             return batches
-        example = next(iter(batches))
+        example = _unpacked(next(iter(batches)))
         if not maps and self._tokenized_element(example) is not example:
             raise ValueError(
                 f"{self.name} reads strings from grain.MapDataset and IterDataset. "
@@ -76,12 +76,10 @@ class ReadsPipelines(Task):
         from kzoo.data import open_tf_data
 
         # Keras would take the lengths of the first two batches for those of all.
-        example = _without_nones(example)
-        return open_tf_data(
-            lambda: map(_without_nones, batches), example, _widths(example)
-        )
+        return open_tf_data(lambda: map(_unpacked, batches), example, _widths(example))
 
     def _tokenized_element(self, element):
+        element = _unpacked(element)
         first = element[0] if isinstance(element, tuple) else element
         if isinstance(first, dict):
             if self._names_columns(first) and any(
@@ -130,8 +128,13 @@ class ReadsPipelines(Task):
         )
 
 
-def _without_nones(element):
-    """An element of a pipeline without what it lacks at its end, targets or weights."""
+def _unpacked(element):
+    """An element of grain's, a list as Keras's tuple, without what it lacks at its end.
+
+    But a list of texts is one part.
+    """
+    if isinstance(element, list) and isinstance(element[0], (dict, np.ndarray)):
+        element = tuple(element)
     while isinstance(element, tuple) and element[-1] is None:
         element = element[:-1]
     return element

@@ -174,7 +174,7 @@ class SentenceEmbedder(EncoderTask):
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(
-                f"Scores must be in [{lowest}, {highest}]. Received: {y[i]!r} for "
+                f"Scores must be in [{lowest}, {highest}]. Received: {scores[i]!s} for "
                 f"example {i}. For others compile(loss=kzoo.training."
                 "CosineSimilarityLoss(score_range=(lowest, highest))), or say "
                 "score_range = [lowest, highest] in the [training] of a recipe."

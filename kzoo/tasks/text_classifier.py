@@ -369,18 +369,20 @@ def encode_numbers(y, name):
         name: who needs them, for errors.
 
     Raises:
-        ValueError: something else than a number, NaN or infinity; it is named.
+        ValueError: something else than a number, NaN or one that is infinite in
+            float32; it is named.
     """
-    values, wrong = np.asarray(column(y)), None
-    if values.ndim != 1:
-        wrong = f"a shape of {values.shape}"
-    elif values.dtype.kind not in "iufb":
-        right = [isinstance(value, numbers.Real) for value in values.tolist()]
-        i = right.index(False)
-        wrong = f"{y[i]!r} for example {i}"
-    elif not np.isfinite(values).all():
-        i = int(np.argmin(np.isfinite(values)))
-        wrong = f"{values[i]} for example {i}"
+    values = np.asarray(column(y))
+    if values.dtype.kind not in "iufb":  # of a number and a text numpy makes texts
+        values = np.asarray(column(y), object)
+    wrong = None if values.ndim == 1 else f"a shape of {values.shape}"
+    most = float(np.finfo("float32").max)
+    for i, value in enumerate(() if wrong else values.tolist()):
+        is_number = isinstance(value, numbers.Real)
+        if not is_number or not abs(value) <= most:  # nor NaN
+            wrong = f"{value!r} for example {i}"
+            wrong += ", which is not finite in float32" if is_number else ""
+            break
     if wrong:
         raise ValueError(f"{name} needs a number for each example. Received: {wrong}.")
     return values.astype("float32")

@@ -1,6 +1,7 @@
 """Texts in columns are lists; what a task cannot read it says before it trains."""
 
 import functools
+import re
 
 import keras
 import numpy as np
@@ -71,6 +72,37 @@ def test_columns_are_lists():
     assert model.score(texts) == model.score(TEXTS)
     logits = model.predict(texts, verbose=0)
     np.testing.assert_array_equal(logits, model.predict(TEXTS, verbose=0))
+
+
+def test_strings_of_numpy_and_arrow_are_lists():
+    class Arrow:
+        def __init__(self, values):
+            self.to_pylist = lambda: values
+
+    model = refusing(classifier)
+    expected = model.evaluate(TEXTS, NAMES, verbose=0)
+    for column in (Arrow, lambda x: np.array(x, np.dtypes.StringDType())):
+        assert model.evaluate(column(TEXTS), column(NAMES), verbose=0) == expected
+        assert model.classify(column(TEXTS)) == model.classify(TEXTS)
+    with pytest.raises(ValueError, match="list of strings.* a ndarray of bytes"):
+        model.classify(np.array([b"ab", b"cd"], object))
+
+
+@pytest.mark.parametrize("column", [list, Column])
+def test_a_wrong_number_is_named_with_its_place(column):
+    texts, pairs, sigmoid = TEXTS[:3], [("ab", "c")] * 3, "sigmoid"
+    for kind, options, x, wrong in (
+        (kzoo.TextRegressor, {}, texts, "bad"),
+        (kzoo.TextRegressor, {}, texts, None),
+        (kzoo.TextRegressor, {}, texts, 1e39),
+        (kzoo.PairScorer, dict(output_activation=sigmoid), pairs, 1.5),
+        (kzoo.SentenceEmbedder, {}, pairs, 1.5),
+        (kzoo.SentenceEmbedder, {}, pairs, "bad"),
+    ):
+        task = kind.from_size("tiny", TOKENIZER, **options, **SMALL)
+        message = f"Received: {re.escape(repr(wrong))} for example 1"
+        with pytest.raises(ValueError, match=message):
+            compiled(task, eager=True).fit(x, column([0.5, wrong, 1.0]), verbose=0)
 
 
 @pytest.mark.tensorflow

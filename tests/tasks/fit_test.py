@@ -104,6 +104,8 @@ def test_grain_pipelines_of_strings(iterate):
     model = compiled(seq2seq(), eager=iterate)
     history = model.fit(dataset, epochs=2, shuffle=False, verbose=0).history
     assert history["loss"][1] < history["loss"][0]
+    listed, same = (model.evaluate(d, verbose=0) for d in (dataset.map(list), dataset))
+    assert listed == same  # as of Keras, a list of parts is a tuple
     texts = grain.MapDataset.source(WORDS[:16]).batch(8)
     texts = texts.to_iter_dataset() if iterate else texts
     language_model = compiled(causal(), eager=True)
@@ -504,8 +506,9 @@ def test_a_loader_s_batches_are_of_any_lengths():
     model = compiled(causal(), eager=True)
     losses = model.fit(batches(), steps_per_epoch=3, epochs=3, verbose=0)
     assert np.isfinite(losses.history["loss"]).all()  # twice around, and one batch
-    for given in (zip(rows, targets), ((*p, None) for p in zip(rows, targets))):
-        model.fit(batches([*given], num_epochs=1), verbose=0)
+    pairs = [*zip(rows, targets)]
+    for given in (pairs, [(*p, None) for p in pairs], [[*p] for p in pairs]):
+        model.fit(batches(given, num_epochs=1), verbose=0)
     losses = [model.evaluate(row, verbose=0)[0] for row in rows]
     expected = np.average(losses, weights=[2, 2, 4, 3])  # a row's targets
     found = model.evaluate(batches(num_epochs=1), verbose=0)[0]

@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_named():
     task = compiled(scorer(output_activation="sigmoid"), eager=True)
     with pytest.raises(ValueError, match="reads pairs of texts, .*'ab' as example 0"):
         task.predict(["ab"])
-    with pytest.raises(ValueError, match=r"in \[0, 1\]. Received: 2 for example 1"):
+    with pytest.raises(ValueError, match=r"in \[0, 1\]. Received: 2.0 for example 1"):
         task.fit(PAIRS[:2], [1, 2])
     with pytest.raises(ValueError, match="None or 'sigmoid'. Received: 'tanh'"):
         scorer(output_activation="tanh")
