@@ -100,14 +100,16 @@ def is_table_of_text(x):
     return np.asarray(x).dtype.kind in "OSU"
 
 
+def holds_objects(x):
+    """Whether `x` is a list, a tuple, or an array of Python's objects."""
+    listed = isinstance(x, (list, tuple))
+    return listed or isinstance(x, np.ndarray) and x.dtype == object
+
+
 def kinds(x):
     """How an error names a list, without its content: by the types at its beginning."""
-
-    def holds(x):
-        return isinstance(x, (list, tuple)) or getattr(x, "dtype", None) == object
-
     names = [type(x).__name__]
-    while holds(x) and len(x):
+    while holds_objects(x) and len(x):
         x = x[0]
         names.append(type(x).__name__)
     return " of ".join(names)

@@ -15,6 +15,7 @@ import numpy as np
 from kzoo.tasks.forms import (
     as_list,
     begins_with_text,
+    holds_objects,
     is_grain,
     is_pair,
     is_table_of_text,
@@ -264,9 +265,7 @@ class LearnsText(ReadsPipelines):
         if isinstance(x, np.ndarray) and x.ndim == 2 and is_text(x):
             x = x.tolist()
         is_table = is_table_of_text(x)
-        listed = isinstance(x, (list, tuple))
-        listed |= isinstance(x, np.ndarray) and x.dtype == object
-        if is_table or listed and not is_text(x):
+        if is_table or holds_objects(x) and not is_text(x):
             raise ValueError(
                 f"{self.name} reads a list of strings (or of pairs or lists of them), a"
                 f" dict with {' and '.join(self._signature())}, int arrays of a row an "
