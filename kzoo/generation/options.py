@@ -227,8 +227,7 @@ class SearchOptions:
                 "min_new_tokens must be at most max_new_tokens. Received: "
                 f"{self.min_new_tokens} and {limit}."
             )
-        places = [place for place in self.forced_tokens or () if place != -1]
-        if places and self.forced_prefix is not None:
+        if self._forced_places and self.forced_prefix is not None:
             raise ValueError("Give forced_prefix or forced_tokens. Received: both.")
 
     def with_stops(self, ids):
@@ -237,6 +236,16 @@ class SearchOptions:
             return self
         stops = [*_stops(self.stop_tokens), *ids]
         return dataclasses.replace(self, stop_tokens=(*dict.fromkeys(stops),))
+
+    @property
+    def begins(self):
+        """Whether they say what a result begins with."""
+        forced = self.forced_prefix is not None or bool(self._forced_places)
+        return forced or self.constraint is not None
+
+    @property
+    def _forced_places(self):
+        return [place for place in self.forced_tokens or () if place != -1]
 
     def behind(self, prefix, tokenizer):
         """The options with more ids in front of what is forced; see `forced_prefix`."""

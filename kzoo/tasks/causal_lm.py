@@ -131,7 +131,8 @@ class CausalLM(LanguageModel):
 
         Args:
             inputs: dict of `token_ids` int (B, T) and `padding_mask` bool (B, T).
-            entries: int, the most that steps add to the cache, where buffers are fixed.
+            entries: int, the most that steps add to the cache; `None` where buffers
+                grow, see `ops.fixed_buffers`.
 
         Returns:
             A `kzoo.generation.Start`.

@@ -23,7 +23,7 @@ from kzoo.generation import (
     shape_bucket,
 )
 from kzoo.generation.streaming import TextStream, before_end, before_stop
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.task import Task, out_of_table
 
 HOLE = -1  # stands in a prompt where padding does
@@ -269,12 +269,24 @@ class Generates(Task):
                 f"generate has no option {unknown[0]!r}. Its options are "
                 f"{sorted(names)}."
             )
-        options = SearchOptions.over(self.search_defaults, options)
+        options = SearchOptions.over(self._defaults_without_language(), options)
         every = (*self.own_processors, *options.processors)
         options = dataclasses.replace(options, processors=every)
-        return options.with_stops(self.own_stops).behind(
-            self.target_prefix, self.tokenizer
-        )
+        # What a model has learned to write first stands before what it must write.
+        first = self.learned_prefix if options.begins else self.target_prefix
+        return options.with_stops(self.own_stops).behind(first, self.tokenizer)
+
+    def _defaults_without_language(self):
+        """The defaults, but for a language where the tokenizer has been told another.
+
+        A checkpoint's files force its code; `for_languages` may come later.
+        """
+        forced = dict(self.search_defaults.get("forced_tokens") or {})
+        known = self.tokenizer.conventions.languages if self.target_prefix else {}
+        if forced.get(0) not in known.values():
+            return self.search_defaults
+        del forced[0]
+        return {**self.search_defaults, "forced_tokens": forced}
 
     @property
     def own_stops(self):
@@ -287,6 +299,13 @@ class Generates(Task):
         if self.tokenizer is None or self.config.encoder is None:
             return ()
         return self.tokenizer.conventions.target_prefix
+
+    @property
+    def learned_prefix(self):
+        """Ids that all targets begin with that the model learns from."""
+        if self.tokenizer is None or self.config.encoder is None:
+            return ()
+        return self.target_prefix or self.tokenizer.conventions.learned_prefix
 
     @property
     def own_processors(self):
@@ -486,7 +505,7 @@ class Generates(Task):
 
     def _given(self, inputs):
         """Prompts as a list, where they are no array or dict; a string is one."""
-        inputs = [inputs] if isinstance(inputs, str) else inputs
+        inputs = [inputs] if isinstance(inputs, str) else as_list(inputs)
         try:
             if isinstance(inputs, bytes) or getattr(inputs, "ndim", 1) == 0:
                 raise TypeError

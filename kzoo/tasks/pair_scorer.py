@@ -5,6 +5,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.config import check_count
+from kzoo.tasks.forms import as_list
 from kzoo.tasks.text_classifier import TextRegressor
 from kzoo.training import MaskedBinaryCrossEntropy
 from kzoo.training.scores import binary_scores, regression_scores
@@ -131,7 +132,7 @@ class PairScorer(TextRegressor):
             raise ValueError("rank takes a list of documents. Received: one string.")
         if top_k is not None:
             check_count("top_k", top_k)
-        pairs = [(query, document) for document in documents]
+        pairs = [(query, document) for document in as_list(documents)]
         if not pairs:
             return []
         scores = self.predict(pairs, **{"verbose": 0, **options})[:, 0]

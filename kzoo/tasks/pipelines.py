@@ -66,7 +66,8 @@ class ReadsPipelines(Task):
         if maps and not on_tensorflow:
             return batches
         example = _unpacked(next(iter(batches)))
-        if not maps and self._tokenized_element(example) is not example:
+        self._tokenized_element(example)  # which may refuse it
+        if not maps and not isinstance(_first(example), dict):
             raise ValueError(
                 f"{self.name} reads strings from grain.MapDataset and IterDataset. "
                 f"Received: {type(dataset).__name__}."
@@ -80,7 +81,7 @@ class ReadsPipelines(Task):
 
     def _tokenized_element(self, element):
         element = _unpacked(element)
-        first = element[0] if isinstance(element, tuple) else element
+        first = _first(element)
         if isinstance(first, dict):
             if self._names_columns(first) and any(
                 np.asarray(part).dtype.kind in "USO" for part in first.values()
@@ -129,15 +130,28 @@ class ReadsPipelines(Task):
 
 
 def _unpacked(element):
-    """An element of grain's, a list as Keras's tuple, without what it lacks at its end.
+    """An element of grain's as Keras's tuple, without what it lacks at its end.
 
-    But a list of texts is one part.
+    Lists of arrays are tuples, too; a list of texts is one part.
     """
-    if isinstance(element, list) and isinstance(element[0], (dict, np.ndarray)):
-        element = tuple(element)
-    while isinstance(element, tuple) and element[-1] is None:
+    element = _as_tuples(element)
+    while isinstance(element, tuple) and len(element) > 1 and element[-1] is None:
         element = element[:-1]
     return element
+
+
+def _as_tuples(part):
+    first = part
+    while isinstance(first, (list, tuple)) and len(first):
+        first = first[0]
+    if first is part or not isinstance(first, (dict, np.ndarray)):
+        return part
+    return tuple(map(_as_tuples, part))
+
+
+def _first(element):
+    """The inputs of an element."""
+    return element[0] if isinstance(element, tuple) else element
 
 
 def element_of(inputs, targets, weights=None):

@@ -7,7 +7,7 @@ from kzoo import ops
 from kzoo.config import check_count
 from kzoo.layers.pooling import Pooling, PoolingKind, unit_length
 from kzoo.tasks.encoder_task import EncoderTask
-from kzoo.tasks.forms import is_text
+from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.text_classifier import encode_numbers
 from kzoo.training import ContrastiveLoss, CosineSimilarityLoss, SimilarityLoss
 from kzoo.training.scores import correlation_scores, retrieval_scores
@@ -258,6 +258,7 @@ class SentenceEmbedder(EncoderTask):
         Returns:
             float32 (N, D), a numpy array.
         """
+        texts = as_list(texts)
         if isinstance(texts, str) or len(texts) and not is_text(texts):
             raise ValueError(
                 f"embed needs a list of strings. Received: {type(texts).__name__}."

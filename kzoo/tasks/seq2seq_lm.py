@@ -5,6 +5,7 @@ import keras
 from kzoo import ops
 from kzoo.exporters.signatures import Argument
 from kzoo.generation import Start
+from kzoo.tasks.forms import as_list
 from kzoo.tasks.language_model import LanguageModel
 from kzoo.tasks.stepwise import by_layer, cache_names, flat
 from kzoo.tokenizers import Template
@@ -69,13 +70,12 @@ class Seq2SeqLM(LanguageModel):
             raise ValueError(
                 f"Every source needs a target. Received: {len(x)} and {len(y)}."
             )
-        known, end = self.text_tokenizer.conventions, self.config.end_token_id
-        before = self.config.start_token_id, *known.target_prefix, *known.learned_prefix
+        targets = self.text_tokenizer.encode_targets(list(y))
+        before = self.config.start_token_id, *self.learned_prefix
         return {
             "encoder_token_ids": self.encode_prompts(x),
             "decoder_token_ids": [
-                [*before, *ids, end]
-                for ids in self.text_tokenizer.encode_targets(list(y))
+                [*before, *ids, self.config.end_token_id] for ids in targets
             ],
         }
 
@@ -150,7 +150,8 @@ class Seq2SeqLM(LanguageModel):
 
         Args:
             inputs: dict of `encoder_token_ids` int (B, S) and `encoder_padding_mask`.
-            entries: int, the most that steps add to the cache, where buffers are fixed.
+            entries: int, the most that steps add to the cache; `None` where buffers
+                grow, see `ops.fixed_buffers`.
 
         Returns:
             A `kzoo.generation.Start`.
@@ -225,6 +226,7 @@ class Seq2SeqLM(LanguageModel):
             dict of `bleu` and `chrf`, in [0, 100], and `signature`, sacrebleu's words
             for how BLEU was computed.
         """
+        x, y = as_list(x), as_list(y)
         if len(x) != len(y):
             raise ValueError(
                 f"Every source needs a target. Received: {len(x)} and {len(y)}."

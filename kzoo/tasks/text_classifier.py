@@ -372,17 +372,25 @@ def encode_numbers(y, name):
         ValueError: something else than a number, NaN or one that is infinite in
             float32; it is named.
     """
-    values = np.asarray(column(y))
+    y = column(y)
+    try:
+        values = np.asarray(y)
+    except ValueError:  # rows of several lengths
+        values = np.asarray(y, object)
     if values.dtype.kind not in "iufb":  # of a number and a text numpy makes texts
-        values = np.asarray(column(y), object)
-    wrong = None if values.ndim == 1 else f"a shape of {values.shape}"
-    most = float(np.finfo("float32").max)
-    for i, value in enumerate(() if wrong else values.tolist()):
-        is_number = isinstance(value, numbers.Real)
-        if not is_number or not abs(value) <= most:  # nor NaN
-            wrong = f"{value!r} for example {i}"
-            wrong += ", which is not finite in float32" if is_number else ""
-            break
-    if wrong:
-        raise ValueError(f"{name} needs a number for each example. Received: {wrong}.")
-    return values.astype("float32")
+        values = np.asarray(y, object)
+        others = [not isinstance(v, (numbers.Real, np.bool_)) for v in values.flat]
+    needed = f"{name} needs a number for each example. Received"
+    if values.ndim != 1:
+        raise ValueError(f"{needed}: a shape of {values.shape}.")
+    if values.dtype == object and any(others):
+        i = others.index(True)
+        raise ValueError(f"{needed}: {values[i]!r} for example {i}.")
+    with np.errstate(over="ignore"):
+        found = values.astype("float32")
+    if not np.isfinite(found).all():
+        i = int(np.argmin(np.isfinite(found)))
+        raise ValueError(
+            f"{needed}: {values[i]!s} for example {i}, which is not finite in float32."
+        )
+    return found

@@ -146,7 +146,8 @@ class Tokenizer(abc.ABC):
             ValueError: a name is not known, or the model is not told it.
         """
         known = self.conventions
-        template, prefix, ids = known.template, known.target_prefix, dict(self._ids)
+        template, prefix = known.template, known.target_prefix
+        start = self.start_token_id
         codes = set(known.languages.values())
         if source is not None:
             code = known.language_id(source)
@@ -165,15 +166,23 @@ class Tokenizer(abc.ABC):
             elif codes & {*before}:
                 prefix = (code,)
             else:  # what stands behind a source is what a target begins with
-                ids["start_token_id"] = code
+                start = code
         own = {"src_lang": source, "tgt_lang": target}
         own = {name: value for name, value in own.items() if value is not None}
-        twin = self.with_conventions(
+        return self.with_conventions(
             template=template,
             target_prefix=prefix,
             settings={**known.settings, **own},
-        )
-        twin._ids = ids
+        ).starting_with(start)
+
+    def starting_with(self, token_id: int) -> "Tokenizer":
+        """A copy for a model that begins with another start token.
+
+        Args:
+            token_id: of the start token.
+        """
+        twin = self.with_conventions()
+        twin._ids = {**self._ids, "start_token_id": token_id}
         return twin
 
     def with_conventions(self, **changes) -> "Tokenizer":

@@ -140,8 +140,8 @@ class Conventions:
             `None` for those that kzoo's tasks put around texts.
         target_prefix: what a target, or what is generated, begins with, such as a
             language's code.
-        learned_prefix: what a target begins with besides, which a model that learned
-            from such targets writes by itself.
+        learned_prefix: what a target begins with that a model learns from, where there
+            is no `target_prefix`: it has then learned to write this by itself.
         stop_token_ids: more ids that end what is generated, such as a turn's of a chat.
         languages: dict from a language's name to its id.
         chat_template: in Jinja; see `kzoo.tokenizers.chat`.

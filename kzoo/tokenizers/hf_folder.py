@@ -135,6 +135,21 @@ def read_json(path, kind=dict):
     return found
 
 
+def searches_said(folder):
+    """The one file that says how a model is searched, and its keys.
+
+    It is `generation_config.json`, or `config.json` of older checkpoints.
+    """
+    path = folder / "generation_config.json"
+    if path.is_file():
+        return path, read_json(path)
+    path = folder / "config.json"
+    keys = read_json(path) if path.is_file() else {}
+    if keys.get("force_bos_token_to_be_generated"):  # BART's
+        keys["forced_bos_token_id"] = keys.get("bos_token_id", 0)
+    return path, keys
+
+
 class TokenizerFolder:
     """What the JSON files of a folder say."""
 
@@ -271,9 +286,8 @@ class TokenizerFolder:
         return next(iter(found), None)
 
     def searched(self, name):
-        """Ids of the one file that says how a model is searched."""
-        alone = (self.path / "generation_config.json").exists()
-        return _ids(self.generation if alone else self.config, name)
+        """Ids of what is said of searches."""
+        return _ids(searches_said(self.path)[1], name)
 
 
 def _ids(config, name):

@@ -7,7 +7,7 @@ from kzoo.checkpoints.generation_config import OLDER, check_generation, read_gen
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.generation import as_defaults
 from kzoo.tasks.task import CONFIG_FILE
-from kzoo.tokenizers.hf_folder import read_json
+from kzoo.tokenizers.hf_folder import searches_said
 from kzoo.zoo.registry import TASKS
 from kzoo.zoo.sentence_transformers import is_embedder
 
@@ -67,22 +67,17 @@ def other_head(family, name, keys):
     return None if head in named else next(iter(named), None)
 
 
-def said_of_searches(folder, family, keys, config):
+def said_of_searches(folder, family, config):
     """What a checkpoint says about searches.
 
     Raises:
         ValueError: a value of another type than is expected, or an id outside of the
             vocabulary; the file is named.
     """
-    path = folder / GENERATION_FILE
-    if path.is_file():
-        said = read_json(path)
-    else:
-        path = folder / CONFIG_FILE
-        said = {**family.searches, **{n: v for n, v in keys.items() if n in OLDER}}
-        if keys.get("force_bos_token_to_be_generated"):
-            said["forced_bos_token_id"] = keys.get("bos_token_id", 0)
-        said["eos_token_id"] = keys.get("eos_token_id")
+    path, said = searches_said(folder)
+    if path.name == CONFIG_FILE:
+        known = {*OLDER, "eos_token_id"}
+        said = {**family.searches, **{n: v for n, v in said.items() if n in known}}
     try:
         check_generation(said, (config.decoder or config.encoder).vocabulary_size)
     except ValueError as error:
@@ -114,8 +109,8 @@ def searches_of(folder, said, config, tokenizer):
     ends = [token_id for token_id in ends if token_id < size]
     if ends and ends[0] != config.pad_token_id:
         config = config.replace(end_token_id=ends[0])
-    known = ends[:1]
-    if tokenizer is not None:
+    known = [config.end_token_id]
+    if tokenizer is not None:  # whose own end always ends
         conventions = tokenizer.conventions
         known = tokenizer.end_token_id, *conventions.stop_token_ids
         if conventions.target_prefix:  # the language that it has been told

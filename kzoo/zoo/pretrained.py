@@ -144,8 +144,9 @@ def from_preset(
     )
     said = None
     if name in GENERATING:
-        said = said_of_searches(folder, family, keys, config)
-    if tokenizer is None and has_pretrained_tokenizer(folder):
+        said = said_of_searches(folder, family, config)
+    other = tokenizer is not None
+    if not other and has_pretrained_tokenizer(folder):
         tokenizer = load_pretrained_tokenizer(folder, family.tokenizer)
     size = (config.decoder or config.encoder).vocabulary_size
     made_up = config.pad_token_id in (size - 1, size - 2)  # see `special_ids`
@@ -161,6 +162,9 @@ def from_preset(
             stacklevel=2,
         )
     searches, config = searches_of(folder, said, config, tokenizer)
+    if other and config.architecture == "encoder_decoder":
+        if tokenizer.start_token_id not in tokenizer.conventions.languages.values():
+            tokenizer = tokenizer.starting_with(config.start_token_id)
     given, own_size = options, bool(_SIZE & set(options))
     labels = (label_names(keys), given.get("labels"))
     options = family.head_options(name, keys)
@@ -202,8 +206,10 @@ def from_preset(
             )
     written = said if (folder / GENERATION_FILE).is_file() else None
     said = {k: keys[k] for k in _SPECIAL if k in keys}
-    said = {"config": said, "generation": written}
-    made.loaded = dataclasses.replace(report, said={**said, "as": as_loaded(made)})
+    if not other:  # else the files say it of other tokens
+        said = {"config": said, "generation": written, "as": as_loaded(made)}
+        report = dataclasses.replace(report, said=said)
+    made.loaded = report
     _order_head(made, *labels)
     _begin_new(made)
     _warn_of_new(made, source)

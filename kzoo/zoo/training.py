@@ -187,7 +187,7 @@ class Run:
             found = kept + training.epochs - done
             if found < min(training.average, training.epochs):
                 raise OtherTraining(
-                    f"{self.out} keeps weights of its last {kept} epochs of {done}: "
+                    f"Of {done} epochs, {self.out} keeps weights of the last {kept}: "
                     f"average can be {max(found, 1)} at most, or epochs more. "
                     f"Received: {training.average}."
                 )

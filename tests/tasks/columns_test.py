@@ -74,16 +74,26 @@ def test_columns_are_lists():
     np.testing.assert_array_equal(logits, model.predict(TEXTS, verbose=0))
 
 
-def test_strings_of_numpy_and_arrow_are_lists():
-    class Arrow:
-        def __init__(self, values):
-            self.to_pylist = lambda: values
-
-    model = refusing(classifier)
+@pytest.mark.parametrize("name", ["numpy", "pyarrow"])
+def test_strings_of_other_libraries_are_lists(name):
+    if name == "pyarrow":
+        column = pytest.importorskip("pyarrow").array
+    else:
+        column = functools.partial(np.array, dtype=np.dtypes.StringDType())
+    model, texts = refusing(classifier), column(TEXTS)
     expected = model.evaluate(TEXTS, NAMES, verbose=0)
-    for column in (Arrow, lambda x: np.array(x, np.dtypes.StringDType())):
-        assert model.evaluate(column(TEXTS), column(NAMES), verbose=0) == expected
-        assert model.classify(column(TEXTS)) == model.classify(TEXTS)
+    assert model.evaluate(texts, column(NAMES), verbose=0) == expected
+    assert model.classify(texts) == model.classify(TEXTS)
+    for make in (seq2seq, causal):
+        writer = refusing(make)
+        found = writer.generate(texts, max_new_tokens=3)
+        assert found == writer.generate(TEXTS, max_new_tokens=3)
+    translator = refusing(seq2seq)
+    assert translator.score(texts, texts) == translator.score(TEXTS, TEXTS)
+    embedder = kzoo.SentenceEmbedder.from_size("tiny", TOKENIZER, **SMALL)
+    np.testing.assert_array_equal(embedder.embed(texts), embedder.embed(TEXTS))
+    scorer = kzoo.PairScorer.from_size("tiny", TOKENIZER, **SMALL)
+    assert scorer.rank("ab", texts) == scorer.rank("ab", TEXTS)
     with pytest.raises(ValueError, match="list of strings.* a ndarray of bytes"):
         model.classify(np.array([b"ab", b"cd"], object))
 
@@ -95,6 +105,7 @@ def test_a_wrong_number_is_named_with_its_place(column):
         (kzoo.TextRegressor, {}, texts, "bad"),
         (kzoo.TextRegressor, {}, texts, None),
         (kzoo.TextRegressor, {}, texts, 1e39),
+        (kzoo.TextRegressor, {}, texts, [1, 2]),
         (kzoo.PairScorer, dict(output_activation=sigmoid), pairs, 1.5),
         (kzoo.SentenceEmbedder, {}, pairs, 1.5),
         (kzoo.SentenceEmbedder, {}, pairs, "bad"),

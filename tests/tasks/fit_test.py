@@ -106,6 +106,14 @@ def test_grain_pipelines_of_strings(iterate):
     assert history["loss"][1] < history["loss"][0]
     listed, same = (model.evaluate(d, verbose=0) for d in (dataset.map(list), dataset))
     assert listed == same  # as of Keras, a list of parts is a tuple
+    scorer = compiled(kzoo.PairScorer.from_size("tiny", TOKENIZER), eager=True)
+    losses = []
+    for kind in (list, tuple):
+        scored = grain.MapDataset.source([kind([kind(p), 0.5]) for p in pairs])
+        scored = scored.batch(8)
+        scored = scored.to_iter_dataset() if iterate else scored
+        losses.append(scorer.evaluate(scored, verbose=0))
+    assert losses[0] == losses[1]
     texts = grain.MapDataset.source(WORDS[:16]).batch(8)
     texts = texts.to_iter_dataset() if iterate else texts
     language_model = compiled(causal(), eager=True)

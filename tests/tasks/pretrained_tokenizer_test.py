@@ -1,6 +1,7 @@
 """Tasks put around texts what a pretrained tokenizer's model expects."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -168,6 +169,28 @@ def test_what_a_user_forces_stands_behind_the_languages_code(load):
     (found,) = model.generate(prompts, forced_prefix="hello", **options)
     assert found[: 1 + len(inner)] == [code, *inner][:5]
     assert isinstance(model.generate(cases["texts"][0], **options), str)
+
+
+def test_what_a_model_has_learned_to_write_first_stands_before_what_it_must(load):
+    tokenizer, cases = load("bart")
+    model = make(kzoo.Seq2SeqLM, tokenizer)
+    begin, text = tokenizer.token_id("<s>"), "hello"
+    features = model.encode_examples([text], [text])
+    ids, end = tokenizer.encode([text])[0], tokenizer.end_token_id
+    start = tokenizer.start_token_id
+    assert rows(features["decoder_token_ids"]) == [[start, begin, *ids, end]]
+    assert not model.search_inputs("onnx")["forced_token_ids"].size
+    for options, expected in (
+        (dict(constraint="[a-z]+"), [begin]),
+        (dict(forced_prefix=text), [begin, *ids]),
+        (dict(forced_tokens={0: ids[0]}), [begin, ids[0]]),
+        (dict(forced_tokens={-1: end}, constraint="[a-z]+"), [begin]),
+    ):
+        options |= dict(max_new_tokens=8)
+        found = model.search_inputs("onnx", **options)["forced_token_ids"][0]
+        assert found.tolist()[: len(expected)] == expected
+        written = model.generate([text], **options)[0]
+        assert "constraint" not in options or re.fullmatch("[a-z]+", written)
 
 
 def test_a_language_that_a_model_starts_with_needs_a_model_of_it(load):
