@@ -27,7 +27,7 @@ from kzoo.tasks.forms import (
 )
 from kzoo.tasks.pipelines import ReadsPipelines, element_of
 from kzoo.tasks.task import out_of_table, smallest_table
-from kzoo.training import ResumableCheckpoint
+from kzoo.training.callbacks import ResumableCheckpoint, check_order
 
 _WEIGHT = "sample_weight"
 _LONG = 2**14  # tokens of an example that is rather a mistake than meant
@@ -92,12 +92,16 @@ class LearnsText(ReadsPipelines):
             Keras's `History`.
 
         Raises:
-            ValueError: the examples cannot be read, or hold ids out of range; or
+            ValueError: the examples cannot be read, or hold ids out of range;
                 `steps_per_execution` of `compile` does not divide the steps of an
-                epoch.
+                epoch; or callbacks stand in an order in which one undoes another.
         """
         end_of_data = _end_of_data(kwargs)
         rows, held_out_rows = batch_size, kwargs.pop("validation_batch_size", None)
+        callbacks = kwargs.get("callbacks") or []
+        callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
+        callbacks = keras.tree.flatten(callbacks)
+        check_order(callbacks)
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             if validation_split and validation_data is None:
@@ -116,9 +120,7 @@ class LearnsText(ReadsPipelines):
             )
             steps = kwargs.pop("steps_per_epoch", None) or len(batches)
             self._check_steps(steps)
-            callbacks = kwargs.get("callbacks") or []
-            callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
-            for callback in keras.tree.flatten(callbacks):
+            for callback in callbacks:
                 # It will go on from there: so must the order of the examples.
                 initial_epoch = _saved_epoch(callback) or initial_epoch
             x = self.pipeline(batches, start=initial_epoch * steps)

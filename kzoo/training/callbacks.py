@@ -42,7 +42,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     `fit(epochs=10)` after 4 saved epochs runs 6. `keras.callbacks.BackupAndRestore`
     writes two files in place and deletes them at the end.
 
-    Put it after callbacks that change weights at the end of an epoch. Callbacks that
+    Put it after callbacks that change weights at the end of an epoch, but before
+    `keras.callbacks.SwapEMAWeights(swap_on_epoch=True)`, which changes them back when
+    the next one begins; a task's `fit` refuses the other order. Callbacks that
     count epochs in memory, such as Keras's `EarlyStopping` and `ReduceLROnPlateau`,
     begin to count anew in a training that goes on; those of kzoo keep what they know
     on disk.
@@ -146,6 +148,20 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     def from_config(cls, config):
         """Builds the callback from `get_config`'s result."""
         return cls(**config)
+
+
+def check_order(callbacks):
+    """Raises `ValueError` where a checkpoint would have swapped weights for its own."""
+    swaps = False
+    for callback in callbacks:
+        swap = isinstance(callback, keras.callbacks.SwapEMAWeights)
+        swaps |= swap and callback.swap_on_epoch
+        if swaps and isinstance(callback, ResumableCheckpoint):
+            raise ValueError(
+                "ResumableCheckpoint must stand before SwapEMAWeights(swap_on_epoch="
+                "True), else a training that goes on begins with the averages. "
+                "Received: behind it."
+            )
 
 
 @keras.saving.register_keras_serializable(package="kzoo")

@@ -6,7 +6,7 @@ import pytest
 
 from kzoo import ops
 from kzoo.config import StackConfig
-from kzoo.layers import Block
+from kzoo.layers import Attention, Block, FeedForward
 from kzoo.models import Decoder, Encoder
 from tests.harness import (
     MODERN,
@@ -192,3 +192,22 @@ def test_a_block_stands_in_a_functional_model():
     states, *_ = Block(config)(inputs)
     model = keras.Model(inputs, states)
     assert model(X).shape == X.shape and len(model.weights) == 16
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: FeedForward(D, 32),
+        lambda: Attention(D, 4),
+    ],
+    ids=["feed_forward", "attention"],
+)
+def test_layers_stand_in_wrappers_of_a_functional_model(layer):
+    layer = layer()
+    inputs = keras.Input((3, 5, D))
+    model = keras.Model(inputs, keras.layers.TimeDistributed(layer)(inputs))
+    assert model.output_shape == (None, 3, 5, D)
+    x = RANDOM.normal(size=(2, 3, 5, D)).astype("float32")
+    found = to_numpy(model(x))
+    for i in range(3):
+        np.testing.assert_allclose(found[:, i], to_numpy(layer(x[:, i])), atol=1e-5)

@@ -577,3 +577,15 @@ def test_classes_of_a_batch_of_strings_are_weighed():
     for data in ((x, y), (ids, numbers)):
         loss = model.train_on_batch(*data, class_weight={"a": 3.0, "b": 0.5})[0]
         assert difference(loss, expected) < 1e-5
+
+
+def test_swapped_weights_are_not_saved_for_a_training_s_own(tmp_path):
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    keep = ResumableCheckpoint(tmp_path / "state.npz")
+    model = causal()
+    model.compile(keras.optimizers.Adam(use_ema=True), run_eagerly=True)
+    with pytest.raises(ValueError, match="must stand before SwapEMAWeights"):
+        model.fit(WORDS[:4], callbacks=[swap, keep], verbose=0)
+    other = keras.callbacks.SwapEMAWeights()  # which swaps for a validation alone
+    for callbacks in ([keep, swap], [other, keep]):
+        model.fit(WORDS[:4], callbacks=callbacks, verbose=0)
