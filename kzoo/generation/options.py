@@ -247,11 +247,21 @@ class SearchOptions:
     def _forced_places(self):
         return [place for place in self.forced_tokens or () if place != -1]
 
-    def behind(self, prefix, tokenizer):
-        """The options with more ids in front of what is forced; see `forced_prefix`."""
-        if not len(prefix):
+    def behind(self, prefix, tokenizer, unless_there=False):
+        """The options with more ids in front of what is forced; see `forced_prefix`.
+
+        Args:
+            prefix: the ids.
+            tokenizer: for a forced string.
+            unless_there: whether what begins with them stays as it is.
+        """
+        prefix = [int(token_id) for token_id in prefix]
+        if not prefix:
             return self
         if self.forced_tokens and self.forced_prefix is None:
+            there = [self.forced_tokens.get(i) for i in range(len(prefix))] == prefix
+            if unless_there and there:
+                return self
             tokens = {
                 i if i == -1 else i + len(prefix): t
                 for i, t in self.forced_tokens.items()
@@ -262,7 +272,13 @@ class SearchOptions:
         if self.forced_prefix is not None:
             known = _Ids(tokenizer, tokenizer.vocabulary_size)
             rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
-        rows = [[*prefix, *row] for row in rows]
+        rows = [
+            [
+                *([] if unless_there and [*row][: len(prefix)] == prefix else prefix),
+                *row,
+            ]
+            for row in rows
+        ]
         rows = rows[0] if len(rows) == 1 else rows
         return dataclasses.replace(self, forced_prefix=rows)
 

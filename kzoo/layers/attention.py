@@ -190,6 +190,14 @@ class Attention(Configured):
             ops.memory_heads(value, self.num_key_value_heads),
         )
 
+    def compute_output_shape(self, query_shape, memory_shape=None, value_shape=None):
+        """The queries', but for the width; without what `call` gives on request."""
+        return (*query_shape[:-1], self.hidden_dim)
+
+    def compute_output_spec(self, *args, **kwargs):
+        """What `call` gives, on request several."""
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
     def call(
         self,
         query,

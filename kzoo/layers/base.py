@@ -57,16 +57,6 @@ class Layer(Emits, keras.layers.Layer):
     parents in it.
     """
 
-    def compute_output_spec(self, *args, **kwargs):
-        """What `call` gives of symbolic tensors."""
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def compute_output_shape(self, input_shape):
-        """Shapes of what `call` gives of one tensor, as `TimeDistributed` asks."""
-        tensor = keras.KerasTensor(input_shape, self.compute_dtype)
-        spec = self.compute_output_spec(tensor)
-        return keras.tree.map_structure(lambda x: x.shape, spec)
-
 
 class Configured(Layer):
     """A layer that keeps the arguments of `__init__` as attributes of their names."""

@@ -63,6 +63,10 @@ class FeedForward(Configured):
         self.output_projection.build((None, None, self.intermediate_dim))
         self.built = True
 
+    def compute_output_shape(self, input_shape):
+        """The input's."""
+        return tuple(input_shape)
+
     def call(self, x, training=None):
         """float (B, T, D) to float (B, T, D)."""
         activation = ops.ACTIVATIONS[self.activation]

@@ -269,12 +269,17 @@ class Generates(Task):
                 f"generate has no option {unknown[0]!r}. Its options are "
                 f"{sorted(names)}."
             )
+        forces = "forced_tokens" in options
         options = SearchOptions.over(self._defaults_without_language(), options)
         every = (*self.own_processors, *options.processors)
         options = dataclasses.replace(options, processors=every)
+        options = options.with_stops(self.own_stops)
+        # Tokens that defaults force stand first, as checkpoints mean it.
+        own = options if forces else dataclasses.replace(options, forced_tokens=None)
+        if self.target_prefix or not own.begins:
+            return options.behind(self.target_prefix, self.tokenizer)
         # What a model has learned to write first stands before what it must write.
-        first = self.learned_prefix if options.begins else self.target_prefix
-        return options.with_stops(self.own_stops).behind(first, self.tokenizer)
+        return options.behind(self.learned_prefix, self.tokenizer, unless_there=True)
 
     def _defaults_without_language(self):
         """The defaults, but for a language where the tokenizer has been told another.
@@ -286,6 +291,7 @@ class Generates(Task):
         if forced.get(0) not in known.values():
             return self.search_defaults
         del forced[0]
+        forced = {max(place - 1, -1): token for place, token in forced.items()}
         return {**self.search_defaults, "forced_tokens": forced}
 
     @property

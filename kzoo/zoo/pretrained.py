@@ -163,7 +163,8 @@ def from_preset(
         )
     searches, config = searches_of(folder, said, config, tokenizer)
     if other and config.architecture == "encoder_decoder":
-        if tokenizer.start_token_id not in tokenizer.conventions.languages.values():
+        known = config.start_token_id, *tokenizer.conventions.languages.values()
+        if tokenizer.start_token_id not in known:
             tokenizer = tokenizer.starting_with(config.start_token_id)
     given, own_size = options, bool(_SIZE & set(options))
     labels = (label_names(keys), given.get("labels"))
@@ -204,16 +205,24 @@ def from_preset(
                 if _are_others(*labels)
                 else other_head(family, name, keys),
             )
-    written = said if (folder / GENERATION_FILE).is_file() else None
+    written, spoken = said if (folder / GENERATION_FILE).is_file() else None, said
     said = {k: keys[k] for k in _SPECIAL if k in keys}
-    if not other:  # else the files say it of other tokens
-        said = {"config": said, "generation": written, "as": as_loaded(made)}
-        report = dataclasses.replace(report, said=said)
-    made.loaded = report
+    said = {"config": said, "generation": written}
+    if not (other and _tells_another(tokenizer, spoken)):
+        said["as"] = as_loaded(made)  # and is saved in these words again
+    made.loaded = dataclasses.replace(report, said=said)
     _order_head(made, *labels)
     _begin_new(made)
     _warn_of_new(made, source)
     return made
+
+
+def _tells_another(tokenizer, said):
+    """Whether a tokenizer was told another language than a checkpoint's files say."""
+    codes = {*tokenizer.conventions.languages.values()}
+    told = {tokenizer.start_token_id, *tokenizer.conventions.target_prefix} & codes
+    keys = ("forced_bos_token_id", "decoder_start_token_id")
+    return bool(told - {(said or {}).get(key) for key in keys})
 
 
 def as_loaded(task):

@@ -96,7 +96,7 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
 
     more = run(*parts, "--average", 2)
     assert more.exit_code == 2
-    assert "last 1 epochs of 3: average can be 1 at most" in more.stderr
+    assert "the last 1: average can be 1 at most" in more.stderr
     more = run(*parts[:-1], 4, "--average", 2)  # as it is unasked from 8 epochs on
     assert more.exit_code == 0, more.output
     changed = run(*parts[:-1], 4, "--seed", 5)

@@ -211,3 +211,20 @@ def test_layers_stand_in_wrappers_of_a_functional_model(layer):
     found = to_numpy(model(x))
     for i in range(3):
         np.testing.assert_allclose(found[:, i], to_numpy(layer(x[:, i])), atol=1e-5)
+
+
+def test_a_summary_has_layers_within_layers(capsys):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(D, 4)
+            self.encoder = Encoder(config())
+
+        def call(self, ids):
+            x = self.encoder(ids)
+            return self.attention(x, x)
+
+    model = Model()
+    model(IDS)
+    model.summary(expand_nested=True, line_length=120)
+    assert "attention" in capsys.readouterr().out

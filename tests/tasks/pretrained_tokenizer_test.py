@@ -184,11 +184,15 @@ def test_what_a_model_has_learned_to_write_first_stands_before_what_it_must(load
         (dict(constraint="[a-z]+"), [begin]),
         (dict(forced_prefix=text), [begin, *ids]),
         (dict(forced_tokens={0: ids[0]}), [begin, ids[0]]),
+        (dict(forced_tokens={0: begin}), [begin]),  # no more than once
+        (dict(forced_prefix=[begin, *ids]), [begin, *ids]),
         (dict(forced_tokens={-1: end}, constraint="[a-z]+"), [begin]),
     ):
         options |= dict(max_new_tokens=8)
         found = model.search_inputs("onnx", **options)["forced_token_ids"][0]
-        assert found.tolist()[: len(expected)] == expected
+        assert [i for i in found.tolist() if i >= 0][:9] == expected + [end] * (
+            -1 in options.get("forced_tokens", ())
+        )
         written = model.generate([text], **options)[0]
         assert "constraint" not in options or re.fullmatch("[a-z]+", written)
 

@@ -43,9 +43,8 @@ def convert(
     its specs, else `input_0`, `input_1`. Outputs have the keys of the model's dict or
     the names that the user gave to a functional model's output layers, else `output_0`.
     Free axes are named: axis 0 `batch`, axis 1 `sequence` (`encoder_sequence` for an
-    input named `encoder_...`, likewise `decoder_`), or `<input>_sequence` where the
-    model takes a length of its own for each input; an output's axis has the name of the
-    input axis that it followed in every verification run.
+    input named `encoder_...`, likewise `decoder_`); an output's axis has the name of
+    the input axis that it followed in every verification run.
 
     Args:
         model: a built `keras.Model`, in float32 or float64.
@@ -57,7 +56,7 @@ def convert(
             only that. Functional and Sequential models need none.
         opset: 13 to 18.
         axes: `{input name: {axis: name}}` for free axes of another name. Two inputs
-            of different lengths need different names, also where others share one.
+            of different lengths need different names.
         inputs: dicts of numpy arrays to verify with, one a run; by default three
             random ones: batch 1, longer, a larger batch. Random integers stay below
             the size of the table that they index, and are 0 and 1 where none is. The
@@ -83,7 +82,6 @@ def convert(
     _check_installed("tf2onnx", "onnxruntime")
     signature = Signature(model, input_signature, axes)
     _check_model(model)
-    signature = signature if axes else _with_own_lengths(signature, input_signature)
     graph_def, outputs, example_limits = freeze(model, signature)
     extremes = []
     if inputs is None:
@@ -146,27 +144,6 @@ def random_inputs(model, *, input_signature=None, axes=None, seed=0):
     """
     signature = Signature(model, input_signature, axes)
     return draw_inputs(signature, freeze(model, signature)[2], seed)
-
-
-def _with_own_lengths(signature, given):
-    """The signature with a length of its own for each input, if the model takes them.
-
-    One name promises one length, and onnxruntime plans its memory on that.
-    """
-    sequences = [
-        name
-        for name, shape in zip(signature.names, signature.shapes)
-        if "sequence" in shape
-    ]
-    if len(sequences) < 2:
-        return signature
-    axes = {name: {1: f"{name}_sequence"} for name in sequences}
-    apart = Signature(signature.model, given, axes)
-    try:
-        expected_outputs(apart, draw_inputs(apart, [None] * len(apart.names))[0])
-    except ExportError:
-        return signature
-    return apart
 
 
 def _check_installed(*packages):

@@ -233,6 +233,7 @@ def _axis_name(name, axis, rank, axes):
     if axis == 0:
         return "batch"
     if axis == 1 and rank <= 3:
+        # One name promises one length, and onnxruntime plans its memory on that.
         side = re.match(r"(encoder|decoder)_", name)
         return f"{side[1]}_sequence" if side else "sequence"
     return f"{name}_axis_{axis}"
