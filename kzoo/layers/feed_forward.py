@@ -64,8 +64,8 @@ class FeedForward(Configured):
         self.built = True
 
     def compute_output_shape(self, input_shape):
-        """The input's."""
-        return tuple(input_shape)
+        """The input's, but for the width."""
+        return (*input_shape[:-1], self.hidden_dim)
 
     def call(self, x, training=None):
         """float (B, T, D) to float (B, T, D)."""

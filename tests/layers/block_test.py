@@ -204,10 +204,10 @@ def test_a_block_stands_in_a_functional_model():
 )
 def test_layers_stand_in_wrappers_of_a_functional_model(layer):
     layer = layer()
-    inputs = keras.Input((3, 5, D))
+    inputs = keras.Input((3, 5, M))
     model = keras.Model(inputs, keras.layers.TimeDistributed(layer)(inputs))
     assert model.output_shape == (None, 3, 5, D)
-    x = RANDOM.normal(size=(2, 3, 5, D)).astype("float32")
+    x = RANDOM.normal(size=(2, 3, 5, M)).astype("float32")
     found = to_numpy(model(x))
     for i in range(3):
         np.testing.assert_allclose(found[:, i], to_numpy(layer(x[:, i])), atol=1e-5)
