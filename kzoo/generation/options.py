@@ -272,12 +272,10 @@ class SearchOptions:
         if self.forced_prefix is not None:
             known = _Ids(tokenizer, tokenizer.vocabulary_size)
             rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
+        count = len(prefix)
         rows = [
-            [
-                *([] if unless_there and [*row][: len(prefix)] == prefix else prefix),
-                *row,
-            ]
-            for row in rows
+            row if unless_there and row[:count] == prefix else [*prefix, *row]
+            for row in map(list, rows)
         ]
         rows = rows[0] if len(rows) == 1 else rows
         return dataclasses.replace(self, forced_prefix=rows)

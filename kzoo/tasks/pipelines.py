@@ -66,12 +66,13 @@ class ReadsPipelines(Task):
         if maps and not on_tensorflow:
             return batches
         example = _unpacked(next(iter(batches)))
-        self._tokenized_element(example)  # which may refuse it
-        if not maps and not isinstance(_first(example), dict):
-            raise ValueError(
-                f"{self.name} reads strings from grain.MapDataset and IterDataset. "
-                f"Received: {type(dataset).__name__}."
-            )
+        if not maps:
+            if not isinstance(_first(example), dict):
+                raise ValueError(
+                    f"{self.name} reads strings from grain.MapDataset and IterDataset. "
+                    f"Received: {type(dataset).__name__}."
+                )
+            self._tokenized_element(example)  # which refuses columns with names
         if not on_tensorflow:
             return batches
         from kzoo.data import open_tf_data

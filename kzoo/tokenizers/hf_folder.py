@@ -157,6 +157,7 @@ class TokenizerFolder:
         self.path = Path(path)
         self.config = self.json("config.json")
         self.generation = self.json("generation_config.json")
+        self.searches = searches_said(self.path)[1]
         self.settings = self.json(CONFIG_FILE)
         if set(SPECIAL_IDS) <= set(self.settings) and "kind" in self.settings:
             raise ValueError(
@@ -287,7 +288,7 @@ class TokenizerFolder:
 
     def searched(self, name):
         """Ids of what is said of searches."""
-        return _ids(searches_said(self.path)[1], name)
+        return _ids(self.searches, name)
 
 
 def _ids(config, name):

@@ -205,12 +205,13 @@ def from_preset(
                 if _are_others(*labels)
                 else other_head(family, name, keys),
             )
-    written, spoken = said if (folder / GENERATION_FILE).is_file() else None, said
-    said = {k: keys[k] for k in _SPECIAL if k in keys}
-    said = {"config": said, "generation": written}
-    if not (other and _tells_another(tokenizer, spoken)):
-        said["as"] = as_loaded(made)  # and is saved in these words again
-    made.loaded = dataclasses.replace(report, said=said)
+    words = {
+        "config": {k: keys[k] for k in _SPECIAL if k in keys},
+        "generation": said if (folder / GENERATION_FILE).is_file() else None,
+    }
+    if not (other and _tells_another(tokenizer, said)):
+        words["as"] = as_loaded(made)  # while it is so, these are saved again
+    made.loaded = dataclasses.replace(report, said=words)
     _order_head(made, *labels)
     _begin_new(made)
     _warn_of_new(made, source)
