@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 class Apply(layers.Layer):
@@ -507,6 +507,73 @@ def test_two_lengths_have_two_names(tmp_path):
     assert axes_of(graph.output) == {
         "output_0": ["batch", "decoder_sequence", "encoder_sequence"]
     }
+
+
+def pooled(function, names, **kwargs):
+    """Inputs of (B, T, 4) and what a function makes of them, one row an example."""
+    inputs = [keras.Input((None, 4), name=name, **kwargs) for name in names]
+    return keras.Model(inputs, Apply(function)(inputs))
+
+
+def mean(x):
+    return ops.mean(x, axis=1)
+
+
+@pytest.mark.parametrize(
+    "names, function, groups",
+    [
+        ("qm", lambda x: mean(layers.Attention()(x)), ["q", "m"]),
+        ("ab", lambda x: mean(x[0] * x[1]), ["aa"]),
+        # Each with a mask of its own; and one that all share.
+        (
+            "abcd",
+            lambda x: ops.concatenate([mean(x[0] * x[3]), mean(x[1] * x[2])]),
+            ["a", "b", "b", "a"],
+        ),
+        ("abcd", lambda x: mean(sum(x)), ["aaaa"]),
+        ("abc", lambda x: mean(x[0] + x[2]) - mean(x[1]), ["a", "b", "a"]),
+        ("abcdefg", lambda x: sum(map(mean, x)), list("abcdefg")),
+    ],
+)
+def test_lengths_have_names_of_their_own_where_the_model_takes_them(
+    names, function, groups, tmp_path
+):
+    model = pooled(function, names)
+    path = tmp_path / "m.onnx"
+    export(model, path, format="onnx", exporter="tf2onnx")
+    found = axes_of(onnx.load(path).graph.input)
+    shared = len(groups) == 1
+    groups = dict(zip(names, groups[0] if shared else groups))
+    assert found == {
+        name: ["batch", "sequence" if shared else f"{group}_sequence", 4]
+        for name, group in groups.items()
+    }
+    session = onnxruntime.InferenceSession(path)
+    rng = np.random.default_rng(0)
+    order = sorted(set(groups.values()))
+    for lengths in (dict(zip(order, range(2, 9))), dict(zip(order[::-1], range(2, 9)))):
+        feed = {
+            name: rng.standard_normal((2, lengths[group], 4)).astype("float32")
+            for name, group in groups.items()
+        }
+        wanted = model([feed[name] for name in names])
+        np.testing.assert_allclose(session.run(None, feed)[0], wanted, atol=1e-5)
+    verify(path, model)
+
+
+def test_lengths_of_the_users_own_inputs_have_names_of_their_own(tmp_path):
+    model = pooled(lambda x: mean(x[0]) + mean(x[1]), "ab")
+
+    def axes(*sizes):
+        runs = [
+            {n: np.ones((2, t, 4), "float32") for n, t in zip("ab", s)} for s in sizes
+        ]
+        path = tmp_path / f"{len(sizes)}.onnx"
+        road.convert(model, path, inputs=runs)
+        return axes_of(onnx.load(path).graph.input)
+
+    assert axes((3, 3)) == {n: ["batch", "sequence", 4] for n in "ab"}
+    assert axes((3, 3), (2, 3)) == {n: ["batch", f"{n}_sequence", 4] for n in "ab"}
 
 
 class Adder(keras.Model):

@@ -8,9 +8,7 @@ from kzoo.exporters.errors import ExportError
 from kzoo.exporters.onnx import open_session
 from kzoo.exporters.tolerances import TOLERANCES
 
-# Axis sizes of the three verification runs: batch 1, longer, a larger batch.
-BATCH_SIZES = (1, 2, 4)
-SEQUENCE_SIZES = (3, 8, 6)
+BATCH_SIZES = (1, 2, 4)  # of the three verification runs
 # The exponential overflows, or is 0.
 LARGE = {"float32": 1e2, "float64": 1e3}
 
@@ -31,13 +29,8 @@ def draw_inputs(signature, limits, seed=0):
     for shape in signature.shapes:
         for size in shape:
             if isinstance(size, str) and size not in symbols:
-                # Different axes get different sizes, to be told apart in the outputs.
                 others = len(symbols) - ("batch" in symbols)
-                symbols[size] = (
-                    BATCH_SIZES
-                    if size == "batch"
-                    else tuple(n + others for n in SEQUENCE_SIZES)
-                )
+                symbols[size] = BATCH_SIZES if size == "batch" else _sizes(others)
     examples = []
     for run in range(len(BATCH_SIZES)):
         example = {}
@@ -54,6 +47,16 @@ def draw_inputs(signature, limits, seed=0):
             example[name] = np.asarray(array, dtype)
         examples.append(example)
     return examples
+
+
+def _sizes(i):
+    """Those of the i-th free axis: 3 to 8, 9 to 14 of the seventh.
+
+    No two axes are of one size in a run, so that outputs tell them apart, and of two
+    among six each is the longer one in some run.
+    """
+    turn, i = divmod(i, 6)
+    return tuple(6 * turn + n for n in (3 + i, 8 - i, 3 + (i + 3) % 6))
 
 
 def draw_extremes(signature, limits, example):

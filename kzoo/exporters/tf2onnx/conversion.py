@@ -15,6 +15,7 @@ from kzoo.exporters.tf2onnx.comparison import (
     expected_outputs,
 )
 from kzoo.exporters.tf2onnx.freeze import freeze
+from kzoo.exporters.tf2onnx.lengths import lengths_of_inputs, lengths_of_model
 from kzoo.exporters.tf2onnx.mapping import to_onnx
 from kzoo.exporters.tf2onnx.model_proto import declare, store_once
 from kzoo.exporters.tf2onnx.signature import Signature
@@ -43,8 +44,9 @@ def convert(
     its specs, else `input_0`, `input_1`. Outputs have the keys of the model's dict or
     the names that the user gave to a functional model's output layers, else `output_0`.
     Free axes are named: axis 0 `batch`, axis 1 `sequence` (`encoder_sequence` for an
-    input named `encoder_...`, likewise `decoder_`); an output's axis has the name of
-    the input axis that it followed in every verification run.
+    input named `encoder_...`, likewise `decoder_`), or `<input>_sequence` where the
+    model takes inputs of different lengths; an output's axis has the name of the input
+    axis that it followed in every verification run.
 
     Args:
         model: a built `keras.Model`, in float32 or float64.
@@ -55,8 +57,8 @@ def convert(
             a list is the positional arguments, or the first one where `call` has
             only that. Functional and Sequential models need none.
         opset: 13 to 18.
-        axes: `{input name: {axis: name}}` for free axes of another name. Two inputs
-            of different lengths need different names.
+        axes: `{input name: {axis: name}}` for free axes of another name; two
+            inputs of different lengths then need different names.
         inputs: dicts of numpy arrays to verify with, one a run; by default three
             random ones: batch 1, longer, a larger batch. Random integers stay below
             the size of the table that they index, and are 0 and 1 where none is. The
@@ -85,9 +87,13 @@ def convert(
     graph_def, outputs, example_limits = freeze(model, signature)
     extremes = []
     if inputs is None:
+        if not axes:
+            signature = lengths_of_model(signature, example_limits)
         inputs = draw_inputs(signature, example_limits)
         extremes = draw_extremes(signature, example_limits, inputs[-1])
     expected = [expected_outputs(signature, example) for example in inputs]
+    if not axes:
+        signature = lengths_of_inputs(signature, inputs)
     proto = to_onnx(graph_def, signature, outputs, opset, model)
     store_once(proto)
     tables = {TABLES: json.dumps(stored_tables(proto, model))}
@@ -143,7 +149,10 @@ def random_inputs(model, *, input_signature=None, axes=None, seed=0):
         a list of dicts of numpy arrays by input name.
     """
     signature = Signature(model, input_signature, axes)
-    return draw_inputs(signature, freeze(model, signature)[2], seed)
+    limits = freeze(model, signature)[2]
+    if not axes:
+        signature = lengths_of_model(signature, limits)
+    return draw_inputs(signature, limits, seed)
 
 
 def _check_installed(*packages):

@@ -1,5 +1,6 @@
 """Names, dtypes and axes of what a Keras model takes and gives."""
 
+import copy
 import inspect
 import re
 
@@ -81,6 +82,15 @@ class Signature:
                     for i, size in enumerate(shape)
                 )
             )
+
+    def renamed(self, axes):
+        """The signature with other names of some axes, `{input: {axis: name}}`."""
+        other = copy.copy(self)
+        other.shapes = [
+            tuple(axes.get(name, {}).get(i, size) for i, size in enumerate(shape))
+            for name, shape in zip(self.names, self.shapes)
+        ]
+        return other
 
     def specs(self):
         """`tf.TensorSpec` of each input."""
@@ -233,7 +243,6 @@ def _axis_name(name, axis, rank, axes):
     if axis == 0:
         return "batch"
     if axis == 1 and rank <= 3:
-        # One name promises one length, and onnxruntime plans its memory on that.
         side = re.match(r"(encoder|decoder)_", name)
         return f"{side[1]}_sequence" if side else "sequence"
     return f"{name}_axis_{axis}"
