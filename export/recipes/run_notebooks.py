@@ -18,6 +18,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
+import keras
 import nbformat
 import psutil
 from nbclient import NotebookClient
@@ -121,7 +122,9 @@ if __name__ == "__main__":
     results = {
         "cores": os.cpu_count(),
         "machine": platform.platform(),
-        "versions": {name: version(name) for name in ("keras", "tensorflow", "kzoo")},
+        "versions": {
+            name: version(name) for name in ("keras", keras.config.backend(), "kzoo")
+        },
         "seconds": {},
     }
     for path in chosen:

@@ -54,8 +54,8 @@ class Tokenizer(abc.ABC):
     _special: set[int]  # ids that write no text; the unknown token's does
     # What a subclass's constructor takes besides, under the names of its attributes.
     options: tuple[str, ...] = ()
-    # Whether a word's piece holds the space before it, so that a mask stands for both.
-    spaces_in_pieces = False
+    # Whether the mask token stands for the space before it, too, as a word's piece may.
+    mask_takes_space = False
     _kinds: dict[str, type["Tokenizer"]] = {}
 
     def __init_subclass__(cls, **kwargs):
@@ -339,7 +339,8 @@ class Tokenizer(abc.ABC):
     def encode_with_masks(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of texts in which the mask token's name, `<mask>`, is the mask token.
 
-        Where a word's piece holds the space before it, so does a mask's.
+        Where a word's piece holds the space before it, a mask stands for that, too; in
+        a tokenizer.json the mask token's `lstrip` says so.
 
         Args:
             texts: as in `encode`.
@@ -356,7 +357,7 @@ class Tokenizer(abc.ABC):
         rows = []
         for text in texts:
             parts = text.split(self._piece(self.mask_token_id))
-            if self.spaces_in_pieces:
+            if self.mask_takes_space:
                 parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
             (row,) = self._encode(parts[:1])
             for ids in self._encode_continued(parts[1:]):

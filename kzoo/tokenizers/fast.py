@@ -7,7 +7,14 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from kzoo.tokenizers.base import (
     MASK_ID,
@@ -82,7 +89,6 @@ class FastTokenizer(Tokenizer):
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary_size = max(vocabulary.values(), default=-1) + 1
         self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
-        self.spaces_in_pieces = self._byte_level
         super().__init__(
             pad_token_id=pad_token_id,
             start_token_id=start_token_id,
@@ -92,6 +98,7 @@ class FastTokenizer(Tokenizer):
             conventions=conventions,
         )
         added = self._tokenizer.get_added_tokens_decoder()
+        self.mask_takes_space = mask_token_id in added and added[mask_token_id].lstrip
         special = {token_id for token_id, token in added.items() if token.special}
         self._special = (special | set(self._ids.values())) - {unknown_token_id, None}
         # Names that other pieces can write, too, as they cannot a single character.
@@ -244,6 +251,8 @@ class FastTokenizer(Tokenizer):
 def _bpe(texts, vocabulary_size, lowercase, special):
     """Byte-level byte-pair encoding: the alphabet is the 256 bytes."""
     _check_size(vocabulary_size, 256, special)
+    # A word's piece holds the space before it, so that the mask stands for both.
+    special = [AddedToken(name, lstrip=name == MASK_PIECE) for name in special]
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()

@@ -54,7 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     file_name = "tokenizer.model"
-    spaces_in_pieces = True
+    mask_takes_space = True
 
     def __init__(
         self,

@@ -39,9 +39,9 @@ def shipped(tmp_path, monkeypatch):
 
 def test_the_demo_makes_what_its_table_says(run, short, shipped, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short path, which the table does not break
-    result = run("demo", "--out", "demo")
+    result = run("demo", "--out", "a demo")
     assert result.exit_code == 0, result.output
-    folder = tmp_path / "demo"
+    folder = tmp_path / "a demo"
     formats = ["onnx"]
     if keras.backend.backend() == "tensorflow":
         formats.append("tf_saved_model")
@@ -57,6 +57,7 @@ def test_the_demo_makes_what_its_table_says(run, short, shipped, tmp_path, monke
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     for said in ("scored", "verified", "onnx of text", "attention.png", "Now try:"):
         assert said in result.stdout
+    assert "kzoo translate 'a demo/model' " in result.stdout
     # One pass over 256 dates teaches nothing, and the demo does not hide it.
     assert "Below the 97%" in result.stderr
     assert load_task(folder / "model").generate("1 May 1999", max_new_tokens=2)

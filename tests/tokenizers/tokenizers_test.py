@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -310,6 +311,24 @@ def test_a_mask_stands_for_a_piece_of_the_text(name, expected):
     assert tokenizer.encode_with_masks(plain) == tokenizer.encode(plain)
     (ids,) = tokenizer.encode_with_masks(["<mask>."])
     assert joined(tokenizer, ids) == "<mask>|."  # no space before the full stop
+
+
+@pytest.mark.parametrize("lstrip", [False, True])
+def test_a_mask_takes_the_space_before_it_where_its_file_says_so(lstrip, tmp_path):
+    trained = MASKED["bpe"]
+    trained.save(tmp_path / "trained")
+    described = json.loads((tmp_path / "trained" / "tokenizer.json").read_text())
+    (mask,) = [t for t in described["added_tokens"] if t["content"] == "<mask>"]
+    assert mask["lstrip"]  # other libraries read a trained tokenizer so, too
+    mask["lstrip"] = lstrip
+    library = tokenizers.Tokenizer.from_str(json.dumps(described))
+    tokenizer = FastTokenizer(json.dumps(described), mask_token_id=mask["id"])
+    tokenizer.save(tmp_path / "saved")
+    loaded = load_tokenizer(tmp_path / "saved")
+    for text in ("the street <mask> is", "<mask> <mask>", "a<mask>b", "  <mask>"):
+        wanted = [library.encode(text).ids]
+        assert tokenizer.encode_with_masks([text]) == wanted
+        assert loaded.encode_with_masks([text]) == wanted
 
 
 def test_without_a_mask_token_there_is_none(tokenizer, tmp_path):
