@@ -42,7 +42,9 @@ def check_onnx(path, head, graph, task, mode):
         raise ExportError(
             f"{path} reads or writes text otherwise than {task.name} does. {ANOTHER}"
         )
-    whole = _check_nodes(path, head, graph, task)
+    right = graph_proto(graph, "kzoo")
+    _check_outputs(path, head.graph, right)
+    whole = _check_nodes(path, head, right, task)
     inputs = {each.name for each in head.graph.input}  # their defaults are no weights
     for tensor in head.graph.initializer:
         if tensor.name in graph.initializers and tensor.name not in inputs:
@@ -72,7 +74,25 @@ def array_of(tensor, path):
         ) from error
 
 
-def _check_nodes(path, head, graph, task):
+def _check_outputs(path, found, right):
+    """Axes as the file has them; onnxruntime puts those that follow in their place."""
+    right = {output.name: _axes(output) for output in right.output}
+    for output in found.output:
+        if _axes(output) != right[output.name]:
+            raise ExportError(
+                f"{path}: should have the output {output.name} with axes "
+                f"{right[output.name]}. Received: {_axes(output)}. Export the model "
+                "again."
+            )
+
+
+def _axes(value):
+    return [
+        axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim
+    ]
+
+
+def _check_nodes(path, head, right, task):
     """Whether the nodes are those that this version writes.
 
     Where it wrote the file, as many nodes must be equal.
@@ -80,7 +100,7 @@ def _check_nodes(path, head, graph, task):
     said = {entry.key: entry.value for entry in head.metadata_props}
     found, right = (
         {(*node.output,): _plain(node) for node in _nodes(each)}
-        for each in (head.graph, graph_proto(graph, "kzoo"))
+        for each in (head.graph, right)
     )
     if said.get("kzoo_version") != kzoo.__version__ or len(found) != len(right):
         return found == right

@@ -654,6 +654,20 @@ def test_an_output_of_another_width_is_refused(tmp_path):
         verify(tmp_path / "model.onnx", model)
 
 
+@pytest.mark.parametrize("name", ["width", "batch", None])
+def test_an_output_s_axis_of_another_name_is_refused(tmp_path, name):
+    model, path = classifier("neg", "pos"), tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    proto = onnx.load(path)
+    axis = proto.graph.output[0].type.tensor_type.shape.dim[1]
+    axis.Clear()
+    if name:
+        axis.dim_param = name
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match=r"with axes \['batch', 2\]. Received: \['b"):
+        verify(path, model)
+
+
 def test_an_embedder_searches_by_its_file(tmp_path):
     model = kzoo.SentenceEmbedder.from_size("tiny", TOKENIZER, **TINY)
     model.export(tmp_path / "model.onnx", format="onnx")
