@@ -15,16 +15,15 @@ import json
 import os
 import platform
 import re
-from importlib.metadata import version
 from pathlib import Path
 
-import keras
 import nbformat
 import psutil
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
 from kzoo.files import write_json
+from kzoo.zoo.evaluation import versions
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TIME_LINE = re.compile(r"^\*Time.*\*$", re.MULTILINE)
@@ -122,9 +121,7 @@ if __name__ == "__main__":
     results = {
         "cores": os.cpu_count(),
         "machine": platform.platform(),
-        "versions": {
-            name: version(name) for name in ("keras", keras.config.backend(), "kzoo")
-        },
+        "versions": versions(),
         "seconds": {},
     }
     for path in chosen:

@@ -90,4 +90,4 @@ def _groups(signature, limits, names):
                 if (both := [name for name in group if name in others])
             }
     groups = list(groups.values())
-    return groups if takes(groups) else [names]
+    return groups if len(groups) > 1 and takes(groups) else [names]
