@@ -2,7 +2,9 @@
 
 A processor is a function of scores float32 (R, V), higher is better, and a `Context`,
 to scores, written over `kzoo.ops`. kzoo's own are in every file, and so are those of
-`task.processors`; those of one call of `generate` are not. A search gives it logits
+`task.processors`; those of one call of `generate` are not. It is compiled with a
+search: weights of Keras may change, but for another number or option of Python's give
+a new processor, since that of the first call stays. A search gives it logits
 where it takes the best token or draws one, and log p where it keeps beams. `BANNED` is
 the score of what must not be chosen.
 """

@@ -85,7 +85,15 @@ class Dense(Emits, LoRA, keras.layers.Dense):
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
         y = ops.linear(inputs, self.kernel, self.bias if self.use_bias else None)
-        return self.activation(y)
+        if not ops.is_onnx(y):
+            return self.activation(y)
+        name = keras.activations.serialize(self.activation)
+        if name not in ops.ACTIVATIONS:
+            raise ValueError(
+                f"{self.name}.activation must be one of {[*ops.ACTIVATIONS]} in ONNX. "
+                f"Received: {name!r}."
+            )
+        return ops.ACTIVATIONS[name](y)
 
 
 @keras.saving.register_keras_serializable("kzoo")
@@ -174,6 +182,7 @@ class OffsetRMSNormalization(Configured):
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.epsilon = epsilon
 
     def build(self, input_shape):
@@ -201,6 +210,7 @@ class StdNormalization(Configured):
 
     def __init__(self, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.epsilon = epsilon
 
     def build(self, input_shape):

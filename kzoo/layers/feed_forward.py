@@ -40,6 +40,7 @@ class FeedForward(Configured):
     ):
         super().__init__(**kwargs)
         check_choice("FeedForward.activation", activation, ops.ACTIVATIONS)
+        self.supports_masking = True
         self.hidden_dim, self.intermediate_dim = hidden_dim, intermediate_dim
         self.activation, self.gated, self.use_bias = activation, gated, use_bias
         self.dropout = dropout

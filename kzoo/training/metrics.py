@@ -6,6 +6,7 @@ how the tokens were batched.
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask  # which has no public name
 
 from kzoo.training.losses import (
     KeepsArguments,
@@ -29,11 +30,15 @@ class TokenMean(KeepsArguments, keras.metrics.Mean):
         Args:
             y_true: int (B, T), or (B,) for classes; of distributions, float like
                 `y_pred`, their most probable id counts.
-            y_pred: logits, float (B, T, V), or (B, C).
+            y_pred: logits, float (B, T, V), or (B, C); what Keras's mask on them leaves
+                out does not count.
             sample_weight: float (B,), (B, 1) or (B, T), or `None`.
         """
         y_true = ops.cast(target_ids(y_true, y_pred, self.ignore_id), "int32")
         weights = token_weights(y_true, self.ignore_id, sample_weight)
+        mask = get_keras_mask(y_pred)  # Keras's losses read it, too
+        if mask is not None:
+            weights *= ops.cast(mask, weights.dtype)
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.
         super().update_state(ops.reshape(values, (-1,)), ops.reshape(weights, (-1,)))

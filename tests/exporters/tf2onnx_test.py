@@ -533,6 +533,12 @@ def mean(x):
         ("abcd", lambda x: mean(sum(x)), ["aaaa"]),
         ("abc", lambda x: mean(x[0] + x[2]) - mean(x[1]), ["a", "b", "a"]),
         ("abcdefg", lambda x: sum(map(mean, x)), list("abcdefg")),
+        ("abcdefg", lambda x: mean(sum(x[1:])) - mean(x[0]), ["a", *"bbbbbb"]),
+        (
+            "abcdefgh",
+            lambda x: sum(mean(a * b) for a, b in zip(x[::2], x[1::2])),
+            list("aacceegg"),
+        ),
     ],
 )
 def test_lengths_have_names_of_their_own_where_the_model_takes_them(
@@ -562,18 +568,44 @@ def test_lengths_have_names_of_their_own_where_the_model_takes_them(
 
 
 def test_lengths_of_the_users_own_inputs_have_names_of_their_own(tmp_path):
-    model = pooled(lambda x: mean(x[0]) + mean(x[1]), "ab")
+    def fifths(x):  # no length that is drawn
+        return mean(ops.reshape(x, (ops.shape(x)[0], -1, 20)))
+
+    model = pooled(lambda x: fifths(x[0]) + fifths(x[1]), "ab")
 
     def axes(*sizes):
         runs = [
-            {n: np.ones((2, t, 4), "float32") for n, t in zip("ab", s)} for s in sizes
+            {name: np.ones((2, t, 4), "float32") for name, t in zip("ab", run)}
+            for run in sizes
         ]
         path = tmp_path / f"{len(sizes)}.onnx"
         road.convert(model, path, inputs=runs)
         return axes_of(onnx.load(path).graph.input)
 
-    assert axes((3, 3)) == {n: ["batch", "sequence", 4] for n in "ab"}
-    assert axes((3, 3), (2, 3)) == {n: ["batch", f"{n}_sequence", 4] for n in "ab"}
+    assert axes((5, 5)) == {n: ["batch", "sequence", 4] for n in "ab"}
+    assert axes((5, 5), (10, 5)) == {n: ["batch", f"{n}_sequence", 4] for n in "ab"}
+
+
+def test_lengths_keep_names_of_the_users_and_take_none_twice(tmp_path):
+    names = ["encoder", "words", "encoder_extra", "own"]
+    model = pooled(lambda x: sum(map(mean, x)), names)
+    axes = {name: {0: "rows"} for name in names}
+    axes["own"] |= {1: "sequence"}
+    graph = exported(model, tmp_path, axes=axes).graph
+    assert axes_of(graph.input) == {
+        "encoder": ["rows", "encoder_axis_1", 4],
+        "words": ["rows", "words_sequence", 4],
+        "encoder_extra": ["rows", "encoder_sequence", 4],
+        "own": ["rows", "sequence", 4],
+    }
+
+
+def test_an_output_axis_of_two_likely_names_has_that_of_its_place(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    model = keras.Model(ids, layers.Embedding(9, 8)(ids))
+    runs = [{"ids": np.ones((4, 4), "int32")}]
+    graph = exported(model, tmp_path, inputs=runs).graph
+    assert axes_of(graph.output) == {"output_0": ["batch", "sequence", 8]}
 
 
 class Adder(keras.Model):

@@ -8,10 +8,13 @@ from kzoo.layers import (
     Dense,
     Dropout,
     Embedding,
+    FeedForward,
     LayerNormalization,
     RMSNormalization,
     StdNormalization,
 )
+from kzoo.layers.base import OffsetRMSNormalization
+from kzoo.ops.onnx_graph import OnnxGraph
 from tests.harness import check_layer, difference, gradients, perturb, to_numpy
 
 B, T, D, V = 2, 5, 12, 17
@@ -21,6 +24,10 @@ IDS = np.random.default_rng(0).integers(0, V, (B, T), dtype="int32")
 LAYERS = {
     "dense": (lambda **kw: Dense(7, **kw), X, (B, T, 7)),
     "dense_without_bias": (lambda **kw: Dense(7, use_bias=False, **kw), X, (B, T, 7)),
+    **{
+        f"dense_{name}": (lambda by=name, **kw: Dense(7, by, **kw), X, (B, T, 7))
+        for name in ("relu", "gelu", "silu", "sigmoid", "tanh")
+    },
     "dropout": (lambda **kw: Dropout(0.5, **kw), X, (B, T, D)),
     "embedding": (lambda **kw: Embedding(V, D, **kw), IDS, (B, T, D)),
     "layer_norm": (lambda **kw: LayerNormalization(epsilon=1e-5, **kw), X, (B, T, D)),
@@ -45,6 +52,28 @@ def test_options_of_keras_do_what_they_do_there(options):
     np.testing.assert_allclose(
         to_numpy(ours(X, training=True)), to_numpy(theirs(X)), atol=1e-6
     )
+
+
+def test_an_activation_that_no_file_can_hold_is_named():
+    layer = Dense(7, "softplus")
+    layer.build((None, D))
+    graph = OnnxGraph()
+    x = graph.input("x", (None, D), "float32", ("batch", D))
+    with graph.building():
+        with pytest.raises(ValueError, match="must be one of .* in ONNX.*'softplus'"):
+            layer(x)
+
+
+@pytest.mark.parametrize(
+    "layer", [FeedForward(D, 8), StdNormalization(), OffsetRMSNormalization()]
+)
+def test_what_works_on_each_position_passes_a_mask_on(layer):
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(V, D, mask_zero=True)(ids)
+    pooled = keras.layers.GlobalAveragePooling1D()
+    model = keras.Model(ids, pooled(layer(x)))
+    longer = np.pad(IDS + 1, ((0, 0), (0, 3)))
+    assert difference(to_numpy(model(longer)), to_numpy(model(IDS + 1))) <= 1e-6
 
 
 def test_std_norm_divides_by_the_unbiased_deviation_plus_epsilon():

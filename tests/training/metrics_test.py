@@ -94,6 +94,28 @@ def test_fit_reports_them_under_every_policy(policy):
     assert history["token_accuracy"][0] == 0.0
 
 
+def test_what_keras_masks_is_left_out_as_in_the_loss():
+    ids = np.array([[3, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
+    y = np.array([[1, 0, 2, 0, 0], [3, 0, 0, 0, 0]])  # 0 is a class here
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(4, 6, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(4)(x))
+    model.compile(
+        loss=MaskedCrossEntropy(ignore_id=-1),
+        metrics=[TokenAccuracy(ignore_id=-1)],
+        weighted_metrics=[Perplexity(ignore_id=-1)],
+    )
+    found = model.evaluate(ids, y, verbose=0, return_dict=True)
+    logits = np.asarray(model.predict(ids, verbose=0), "float64")[ids > 0]
+    targets = y[ids > 0]
+    right = np.mean(logits.argmax(-1) == targets)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    loss = -np.mean(log_p[np.arange(4), targets])
+    assert found["token_accuracy"] == pytest.approx(right)
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+
+
 @pytest.mark.parametrize("cls", [TokenAccuracy, Perplexity])
 def test_config_round_trip(cls):
     metric = cls(ignore_id=5, name="m")

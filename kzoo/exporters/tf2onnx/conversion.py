@@ -58,7 +58,7 @@ def convert(
             only that. Functional and Sequential models need none.
         opset: 13 to 18.
         axes: `{input name: {axis: name}}` for free axes of another name; two
-            inputs of different lengths then need different names.
+            inputs of different lengths need different names.
         inputs: dicts of numpy arrays to verify with, one a run; by default three
             random ones: batch 1, longer, a larger batch. Random integers stay below
             the size of the table that they index, and are 0 and 1 where none is. The
@@ -85,15 +85,13 @@ def convert(
     signature = Signature(model, input_signature, axes)
     _check_model(model)
     graph_def, outputs, example_limits = freeze(model, signature)
-    extremes = []
+    axes, extremes = axes or {}, []
+    signature = lengths_of_model(signature, example_limits, axes)
     if inputs is None:
-        if not axes:
-            signature = lengths_of_model(signature, example_limits)
         inputs = draw_inputs(signature, example_limits)
         extremes = draw_extremes(signature, example_limits, inputs[-1])
     expected = [expected_outputs(signature, example) for example in inputs]
-    if not axes:
-        signature = lengths_of_inputs(signature, inputs)
+    signature = lengths_of_inputs(signature, inputs, axes)
     proto = to_onnx(graph_def, signature, outputs, opset, model)
     store_once(proto)
     tables = {TABLES: json.dumps(stored_tables(proto, model))}
@@ -150,8 +148,7 @@ def random_inputs(model, *, input_signature=None, axes=None, seed=0):
     """
     signature = Signature(model, input_signature, axes)
     limits = freeze(model, signature)[2]
-    if not axes:
-        signature = lengths_of_model(signature, limits)
+    signature = lengths_of_model(signature, limits, axes or {})
     return draw_inputs(signature, limits, seed)
 
 

@@ -4,39 +4,41 @@ Inputs whose axis has one name promise one length, and onnxruntime plans its mem
 that.
 """
 
-from itertools import product
+import itertools
 
 import numpy as np
 
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx.comparison import draw_inputs, expected_outputs
 
-_MOST_INPUTS = 6  # the trials double with each
+_LARGEST = 3  # inputs that are looked for as a group; the others are one
 
 
-def lengths_of_model(signature, limits):
+def lengths_of_model(signature, limits, axes):
     """The signature with a name for each length that the model takes for itself.
 
     Every input has a length of its own where the model takes that; otherwise some share
-    one, as ids and their mask do, in the smallest groups that it takes.
+    one, as ids and their mask do, in groups of up to three beside one of the others.
 
     Args:
         signature: the `Signature`.
         limits: as for `draw_inputs`.
+        axes: the user's names, which stay.
     """
-    for names in _together(signature):
+    for names in _together(signature, axes):
         signature = _apart(signature, _groups(signature, limits, names))
     return signature
 
 
-def lengths_of_inputs(signature, inputs):
+def lengths_of_inputs(signature, inputs, axes):
     """The signature with names of their own for lengths that differ in some run.
 
     Args:
         signature: the `Signature`.
         inputs: dicts of arrays, one a run.
+        axes: the user's names, which stay.
     """
-    for names in _together(signature):
+    for names in _together(signature, axes):
         groups = {}
         for name in names:
             sizes = tuple(np.shape(example[name])[1] for example in inputs)
@@ -45,11 +47,12 @@ def lengths_of_inputs(signature, inputs):
     return signature
 
 
-def _together(signature):
+def _together(signature, axes):
     """The inputs whose length has one name, for each name of two and more."""
     found = {}
     for name, shape in zip(signature.names, signature.shapes):
-        if len(shape) > 1 and isinstance(shape[1], str):
+        given = 1 in axes.get(name, {})
+        if len(shape) > 1 and isinstance(shape[1], str) and not given:
             found.setdefault(shape[1], []).append(name)
     return [names for names in found.values() if len(names) > 1]
 
@@ -57,13 +60,18 @@ def _together(signature):
 def _apart(signature, groups):
     if len(groups) == 1:
         return signature
-    return signature.renamed(
-        {name: {1: f"{group[0]}_sequence"} for group in groups for name in group}
-    )
+    known = {size for shape in signature.shapes for size in shape}
+    axes = {}
+    for group in groups:
+        length = f"{group[0]}_sequence"
+        if length in known:
+            length = f"{group[0]}_axis_1"
+        axes |= {name: {1: length} for name in group}
+    return signature.renamed(axes)
 
 
 def _groups(signature, limits, names):
-    """The inputs that no split in two, of those that the model takes, tells apart."""
+    """The smallest groups of inputs that the model takes with lengths of their own."""
 
     def takes(groups):
         try:
@@ -73,21 +81,12 @@ def _groups(signature, limits, names):
             return False
         return True
 
-    alone = [[name] for name in names]
-    if takes(alone):
-        return alone
-    groups = {"": names}
-    splits = product("01", repeat=len(names) - 1) if len(names) <= _MOST_INPUTS else ()
-    for split in splits:
-        halves = {"0": [], "1": []}
-        for name, half in zip(names, ("0", *split)):
-            halves[half].append(name)
-        if halves["1"] and takes(list(halves.values())):
-            groups = {
-                key + half: both
-                for key, group in groups.items()
-                for half, others in halves.items()
-                if (both := [name for name in group if name in others])
-            }
-    groups = list(groups.values())
-    return groups if len(groups) > 1 and takes(groups) else [names]
+    groups, left = [], names
+    for size in range(1, _LARGEST + 1):
+        for group in itertools.combinations(names, size):
+            others = [name for name in names if name not in group]
+            if size < len(left) and {*group} <= {*left} and takes([group, others]):
+                groups.append(group)
+                left = [name for name in left if name not in group]
+    groups.append(left)
+    return groups if takes(groups) else [names]

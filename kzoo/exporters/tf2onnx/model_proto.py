@@ -107,13 +107,14 @@ def declare(proto, signature, outputs, inputs, expected, metadata):
         code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return helper.make_tensor_value_info(name, code, shape)
 
-    runs = {}  # axis name -> its sizes, a run each
+    runs, places = {}, set()  # axis name -> its sizes, a run each; and where it stands
     for name, dtype, shape in zip(signature.names, signature.dtypes, signature.shapes):
         graph.input.append(declared(name, dtype, shape))
         for axis, size in enumerate(shape):
             if isinstance(size, str):
                 sizes = [np.shape(example[name])[axis] for example in inputs]
                 runs.setdefault(size, tuple(sizes))
+                places.add((size, axis))
     for output in outputs:
         name, known = output.name, output.shape
         shape = []
@@ -123,7 +124,7 @@ def declare(proto, signature, outputs, inputs, expected, metadata):
             if known is not None and known[axis] is not None:
                 shape.append(known[axis])
             elif follows:
-                shape.append(follows[0])
+                shape.append(max(follows, key=lambda symbol: (symbol, axis) in places))
             else:
                 shape.append(f"{name}_axis_{axis}")
         graph.output.append(declared(name, output.dtype, shape))
