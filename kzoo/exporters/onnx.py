@@ -248,7 +248,7 @@ def declare(function, session, report, where):
             f"Received: {names}."
         )
     for name, (_, axes) in outputs.items():
-        if axes != list(function.outputs.get(name, ())):
+        if name not in function.outputs or axes != [*function.outputs[name]]:
             raise ExportError(
                 f"{where}: should have the outputs {function.outputs}. "
                 f"Received: {name} with axes {axes}."

@@ -93,7 +93,7 @@ def verify(path, task, inputs=None):
         opened[path] = session = onnx.open_session(path)
         text = onnx.takes_text(session)
         if onnx.metadata_in(session, path).get("exporter") == "tf2onnx":
-            return _verify_converted(path, task, inputs)
+            return _verify_converted(path, session, task, inputs)
         _check_said(path, onnx.said_of(path, head_of(path)), task)
     beside = _check_folder(path, task, format)
     if format == "tf_saved_model" and not said:
@@ -298,10 +298,10 @@ def _verify_other(path, model, inputs):
             "Models that are no tasks are compared on the TensorFlow backend. "
             f"Received: {keras.backend.backend()}. Set KERAS_BACKEND=tensorflow."
         )
-    return _verify_converted(path, model, inputs)
+    return _verify_converted(path, session, model, inputs)
 
 
-def _verify_converted(path, task, inputs):
+def _verify_converted(path, session, task, inputs):
     """Verifies a file that tf2onnx made, on what every export is compared on."""
     from kzoo.exporters import tf2onnx
 
@@ -316,7 +316,9 @@ def _verify_converted(path, task, inputs):
         function, signature, _ = forward_of(task)
         cases = function.cases(np.random.default_rng(0))
     else:  # another model of Keras
-        cases = tf2onnx.random_inputs(task)
+        # Of the lengths that the file promises: the model may take others.
+        names = {i.name: dict(enumerate(i.shape)) for i in session.get_inputs()}
+        cases = tf2onnx.random_inputs(task, axes=names)
         cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}
     report = ExportReport(str(path), "onnx")
     for name, case in cases.items():

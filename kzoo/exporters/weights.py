@@ -22,7 +22,9 @@ _OF_TEXT = ("RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer")
 
 
 def check_onnx(path, head, graph, task, mode):
-    """Raises `ExportError` where a file has another node, number or text than the task.
+    """Raises `ExportError` where a file has something else than the task.
+
+    That is a node, a number, a text, or an axis of an output.
 
     Args:
         path: the file.
@@ -42,9 +44,9 @@ def check_onnx(path, head, graph, task, mode):
         raise ExportError(
             f"{path} reads or writes text otherwise than {task.name} does. {ANOTHER}"
         )
-    right = graph_proto(graph, "kzoo")
-    _check_outputs(path, head.graph, right)
-    whole = _check_nodes(path, head, right, task)
+    proto = graph_proto(graph, "kzoo")
+    _check_outputs(path, head.graph, proto)
+    whole = _check_nodes(path, head, proto, task)
     inputs = {each.name for each in head.graph.input}  # their defaults are no weights
     for tensor in head.graph.initializer:
         if tensor.name in graph.initializers and tensor.name not in inputs:

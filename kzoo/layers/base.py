@@ -14,6 +14,11 @@ from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
 from kzoo.ops.onnx_graph import is_building
 
+# Keras's functions, which no `OnnxValue` goes through, to those that emit the same.
+_ACTIVATIONS = {
+    id(getattr(keras.activations, name)): ops.ACTIVATIONS[name]
+    for name in ("linear", "relu", "gelu", "silu", "sigmoid", "tanh")
+}
 _bare = contextvars.ContextVar("bare_calls", default=False)
 # The layer inside whose `attending` this is, and its table (D, V).
 _turned = contextvars.ContextVar("turned", default=(None, None))
@@ -85,15 +90,8 @@ class Dense(Emits, LoRA, keras.layers.Dense):
     def call(self, inputs, training=None):
         """float (..., D) to float (..., units)."""
         y = ops.linear(inputs, self.kernel, self.bias if self.use_bias else None)
-        if not ops.is_onnx(y):
-            return self.activation(y)
-        name = keras.activations.serialize(self.activation)
-        if name not in ops.ACTIVATIONS:
-            raise ValueError(
-                f"{self.name}.activation must be one of {[*ops.ACTIVATIONS]} in ONNX. "
-                f"Received: {name!r}."
-            )
-        return ops.ACTIVATIONS[name](y)
+        own = _ACTIVATIONS.get(id(self.activation)) if ops.is_onnx(y) else None
+        return (own or self.activation)(y)
 
 
 @keras.saving.register_keras_serializable("kzoo")

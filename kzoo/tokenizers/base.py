@@ -340,7 +340,7 @@ class Tokenizer(abc.ABC):
         """Ids of texts in which the mask token's name, `<mask>`, is the mask token.
 
         Where a word's piece holds the space before it, a mask stands for that, too; in
-        a tokenizer.json the mask token's `lstrip` says so.
+        a pretrained tokenizer.json the mask token's `lstrip` says so.
 
         Args:
             texts: as in `encode`.

@@ -98,7 +98,10 @@ class FastTokenizer(Tokenizer):
             conventions=conventions,
         )
         added = self._tokenizer.get_added_tokens_decoder()
-        self.mask_takes_space = mask_token_id in added and added[mask_token_id].lstrip
+        # That of kzoo's own byte-level models does, whatever their older files say.
+        self.mask_takes_space = (self._byte_level and conventions is None) or (
+            mask_token_id in added and added[mask_token_id].lstrip
+        )
         special = {token_id for token_id, token in added.items() if token.special}
         self._special = (special | set(self._ids.values())) - {unknown_token_id, None}
         # Names that other pieces can write, too, as they cannot a single character.

@@ -31,13 +31,14 @@ class TokenMean(KeepsArguments, keras.metrics.Mean):
             y_true: int (B, T), or (B,) for classes; of distributions, float like
                 `y_pred`, their most probable id counts.
             y_pred: logits, float (B, T, V), or (B, C); what Keras's mask on them leaves
-                out does not count.
+                out does not count, as in Keras's metrics. In `fit` on JAX Keras hands
+                metrics no mask: there give `sample_weight` as well.
             sample_weight: float (B,), (B, 1) or (B, T), or `None`.
         """
         y_true = ops.cast(target_ids(y_true, y_pred, self.ignore_id), "int32")
         weights = token_weights(y_true, self.ignore_id, sample_weight)
         mask = get_keras_mask(y_pred)  # Keras's losses read it, too
-        if mask is not None:
+        if mask is not None and len(mask.shape) == len(weights.shape):
             weights *= ops.cast(mask, weights.dtype)
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.

@@ -586,6 +586,13 @@ def test_lengths_of_the_users_own_inputs_have_names_of_their_own(tmp_path):
     assert axes((5, 5), (10, 5)) == {n: ["batch", f"{n}_sequence", 4] for n in "ab"}
 
 
+def test_a_file_that_promises_one_length_is_verified_with_one(tmp_path):
+    model = pooled(lambda x: sum(mean(ops.relu(a * 2) + 1) for a in x), "ab")
+    axes = {name: {1: "tokens"} for name in "ab"}
+    exported(model, tmp_path, axes=axes)
+    assert verify(tmp_path / "model.onnx", model).checks
+
+
 def test_lengths_keep_names_of_the_users_and_take_none_twice(tmp_path):
     names = ["encoder", "words", "encoder_extra", "own"]
     model = pooled(lambda x: sum(map(mean, x)), names)
@@ -593,7 +600,7 @@ def test_lengths_keep_names_of_the_users_and_take_none_twice(tmp_path):
     axes["own"] |= {1: "sequence"}
     graph = exported(model, tmp_path, axes=axes).graph
     assert axes_of(graph.input) == {
-        "encoder": ["rows", "encoder_axis_1", 4],
+        "encoder": ["rows", "encoder_sequence_1", 4],
         "words": ["rows", "words_sequence", 4],
         "encoder_extra": ["rows", "encoder_sequence", 4],
         "own": ["rows", "sequence", 4],

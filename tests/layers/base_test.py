@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from kzoo import ops
 from kzoo.layers import (
     Dense,
     Dropout,
@@ -14,6 +15,7 @@ from kzoo.layers import (
     StdNormalization,
 )
 from kzoo.layers.base import OffsetRMSNormalization
+from kzoo.ops.onnx_file import graph_proto
 from kzoo.ops.onnx_graph import OnnxGraph
 from tests.harness import check_layer, difference, gradients, perturb, to_numpy
 
@@ -54,14 +56,23 @@ def test_options_of_keras_do_what_they_do_there(options):
     )
 
 
-def test_an_activation_that_no_file_can_hold_is_named():
-    layer = Dense(7, "softplus")
+def gelu(x):
+    return ops.ACTIVATIONS["relu"](x)
+
+
+@pytest.mark.parametrize(
+    "activation, operator",
+    [(gelu, "Relu"), (lambda x: x * 2.0, "Mul"), (ops.ACTIVATIONS["tanh"], "Tanh")],
+)
+def test_an_activation_of_the_users_own_is_emitted_as_it_is(activation, operator):
+    layer = Dense(7, activation)
     layer.build((None, D))
     graph = OnnxGraph()
     x = graph.input("x", (None, D), "float32", ("batch", D))
     with graph.building():
-        with pytest.raises(ValueError, match="must be one of .* in ONNX.*'softplus'"):
-            layer(x)
+        graph.output(layer(x), "y", axes=("batch", 7))
+    operators = [node.op_type for node in graph_proto(graph, "g").node]
+    assert operator in operators and "Gelu" not in operators
 
 
 @pytest.mark.parametrize(

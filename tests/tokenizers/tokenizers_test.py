@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzoo.tokenizers import (
+    Conventions,
     FastTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
@@ -321,14 +322,21 @@ def test_a_mask_takes_the_space_before_it_where_its_file_says_so(lstrip, tmp_pat
     (mask,) = [t for t in described["added_tokens"] if t["content"] == "<mask>"]
     assert mask["lstrip"]  # other libraries read a trained tokenizer so, too
     mask["lstrip"] = lstrip
+    pretrained = Conventions(settings={"tokenizer_class": "RobertaTokenizer"})
     library = tokenizers.Tokenizer.from_str(json.dumps(described))
-    tokenizer = FastTokenizer(json.dumps(described), mask_token_id=mask["id"])
+    tokenizer = FastTokenizer(
+        json.dumps(described), mask_token_id=mask["id"], conventions=pretrained
+    )
     tokenizer.save(tmp_path / "saved")
     loaded = load_tokenizer(tmp_path / "saved")
     for text in ("the street <mask> is", "<mask> <mask>", "a<mask>b", "  <mask>"):
         wanted = [library.encode(text).ids]
         assert tokenizer.encode_with_masks([text]) == wanted
         assert loaded.encode_with_masks([text]) == wanted
+    # A file that an older kzoo trained.
+    own = FastTokenizer(json.dumps(described), mask_token_id=mask["id"])
+    text = ["the street <mask> is"]
+    assert own.encode_with_masks(text) == trained.encode_with_masks(text)
 
 
 def test_without_a_mask_token_there_is_none(tokenizer, tmp_path):

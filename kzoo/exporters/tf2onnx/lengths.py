@@ -11,14 +11,16 @@ import numpy as np
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx.comparison import draw_inputs, expected_outputs
 
-_LARGEST = 3  # inputs that are looked for as a group; the others are one
+# Groups of more inputs than these are not looked for, of many inputs none of several.
+_LARGEST, _MANY = 3, 8
 
 
 def lengths_of_model(signature, limits, axes):
     """The signature with a name for each length that the model takes for itself.
 
     Every input has a length of its own where the model takes that; otherwise some share
-    one, as ids and their mask do, in groups of up to three beside one of the others.
+    one, as ids and their mask do, in groups of up to three beside one of the others; of
+    more than eight inputs, those that share any are one group.
 
     Args:
         signature: the `Signature`.
@@ -60,12 +62,19 @@ def _together(signature, axes):
 def _apart(signature, groups):
     if len(groups) == 1:
         return signature
-    known = {size for shape in signature.shapes for size in shape}
+    renamed = {name for group in groups for name in group}
+    known = {
+        size
+        for name, shape in zip(signature.names, signature.shapes)
+        for axis, size in enumerate(shape)
+        if axis != 1 or name not in renamed
+    }
     axes = {}
     for group in groups:
         length = f"{group[0]}_sequence"
-        if length in known:
-            length = f"{group[0]}_axis_1"
+        while length in known:
+            length += "_1"
+        known.add(length)
         axes |= {name: {1: length} for name in group}
     return signature.renamed(axes)
 
@@ -82,11 +91,11 @@ def _groups(signature, limits, names):
         return True
 
     groups, left = [], names
-    for size in range(1, _LARGEST + 1):
+    for size in range(1, 1 + (_LARGEST if len(names) <= _MANY else 1)):
         for group in itertools.combinations(names, size):
             others = [name for name in names if name not in group]
             if size < len(left) and {*group} <= {*left} and takes([group, others]):
                 groups.append(group)
                 left = [name for name in left if name not in group]
     groups.append(left)
-    return groups if takes(groups) else [names]
+    return groups if len(groups) > 1 and takes(groups) else [names]
