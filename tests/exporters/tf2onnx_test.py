@@ -586,11 +586,21 @@ def test_lengths_of_the_users_own_inputs_have_names_of_their_own(tmp_path):
     assert axes((5, 5), (10, 5)) == {n: ["batch", f"{n}_sequence", 4] for n in "ab"}
 
 
-def test_a_file_that_promises_one_length_is_verified_with_one(tmp_path):
+def test_a_file_is_verified_with_the_lengths_that_it_promises(tmp_path):
     model = pooled(lambda x: sum(mean(ops.relu(a * 2) + 1) for a in x), "ab")
-    axes = {name: {1: "tokens"} for name in "ab"}
-    exported(model, tmp_path, axes=axes)
-    assert verify(tmp_path / "model.onnx", model).checks
+    path = tmp_path / "model.onnx"
+    proto = exported(model, tmp_path, axes={name: {1: "tokens"} for name in "ab"})
+    assert verify(path, model).checks
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].Clear()
+    onnx.save(proto, path)
+    assert verify(path, model).checks
+    proto.graph.input[0].name = "other"
+    for node in proto.graph.node:
+        node.input[:] = ["other" if name == "a" else name for name in node.input]
+    onnx.save(proto, path)
+    with pytest.raises(ExportError, match="inputs of .* are not the model's.*other"):
+        verify(path, model)
 
 
 def test_lengths_keep_names_of_the_users_and_take_none_twice(tmp_path):
