@@ -3,6 +3,7 @@
 import functools
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import keras
@@ -319,10 +320,16 @@ def _verify_converted(path, session, task, inputs):
     else:  # another model of Keras
         # Of the lengths that the file promises: the model may take others.
         known = Signature(task, None, None).names
+        inputs = [i for i in session.get_inputs() if i.name in known]
+        # One name promises one length; others are as the model takes them.
+        names = Counter(size for each in inputs for size in {*each.shape})
         axes = {
-            each.name: {i: size for i, size in enumerate(each.shape) if size}
-            for each in session.get_inputs()
-            if each.name in known  # `compare` names the others
+            each.name: {
+                axis: size
+                for axis, size in enumerate(each.shape)
+                if isinstance(size, int) or (size and names[size] > 1)
+            }
+            for each in inputs
         }
         cases = tf2onnx.random_inputs(task, axes=axes)
         cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}

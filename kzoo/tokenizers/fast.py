@@ -99,9 +99,9 @@ class FastTokenizer(Tokenizer):
         )
         added = self._tokenizer.get_added_tokens_decoder()
         # That of kzoo's own byte-level models does, whatever their older files say.
-        self.mask_takes_space = (self._byte_level and conventions is None) or (
-            mask_token_id in added and added[mask_token_id].lstrip
-        )
+        own = self._byte_level and not self.conventions.layout
+        lstrip = mask_token_id in added and added[mask_token_id].lstrip
+        self.mask_takes_space = own or lstrip
         special = {token_id for token_id, token in added.items() if token.special}
         self._special = (special | set(self._ids.values())) - {unknown_token_id, None}
         # Names that other pieces can write, too, as they cannot a single character.

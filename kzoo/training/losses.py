@@ -151,7 +151,7 @@ def _divergences(logits):
 
 def are_distributions(y_true, logits):
     """Whether targets are floats (..., V), V at least 2, as logits are."""
-    if not hasattr(y_true, "dtype") or _rank(y_true) != len(logits.shape):
+    if not hasattr(y_true, "dtype") or rank_of(y_true) != len(logits.shape):
         return False
     is_float = "float" in keras.backend.standardize_dtype(y_true.dtype)
     return is_float and y_true.shape[-1] == logits.shape[-1] not in (1, None)
@@ -178,7 +178,7 @@ def target_ids(y_true, logits, ignore_id):
         first = ops.cast(y_true[..., 0], "int32")
         best = ops.cast(ops.argmax(y_true, axis=-1), "int32")
         ids = ops.where(y_true[..., 0] < 0, first, best)
-    rank, axes = _rank(ids), len(logits.shape) - 1
+    rank, axes = rank_of(ids), len(logits.shape) - 1
     in_column = rank == axes + 1 and ids.shape[-1] in (1, None)
     if rank is not None and not (
         (rank == axes or in_column)
@@ -200,7 +200,7 @@ def _shaped(x, shape, rule):
     too, and names the operation after the rule: others would say what they were doing,
     or broadcast. Of a tensor whose rank it does not know the size is compared.
     """
-    rank = _rank(x)
+    rank = rank_of(x)
     if keras.backend.backend() != "tensorflow":
         return x if rank == len(shape) else ops.reshape(x, shape)
     import tensorflow as tf
@@ -225,7 +225,7 @@ def _spreads(shape, other):
     )
 
 
-def _rank(x):
+def rank_of(x):
     """How many axes there are; `None` where TensorFlow does not know."""
     shape = x.shape if hasattr(x, "shape") else np.shape(x)
     return shape.rank if hasattr(shape, "rank") else len(shape)
@@ -529,10 +529,10 @@ def _numbers(y_true, y_pred):
     """Both in float32 and of the shape of `y_true`; flat where its rank is unknown."""
     y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
     rule = "predictions_have_the_shape_of_targets"
-    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
+    if rank_of(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
         y_pred = ops.reshape(y_pred, (-1,))  # as its weights are
         return _shaped(y_true, ops.shape(y_pred), rule), y_pred
-    if _rank(y_pred) is not None:
+    if rank_of(y_pred) is not None:
         shapes = sorted((tuple(y_true.shape), tuple(y_pred.shape)), key=len)
         short, long = shapes[0] + (1,) * (len(shapes[1]) - len(shapes[0])), shapes[1]
         if any(None not in pair and pair[0] != pair[1] for pair in zip(short, long)):
@@ -561,7 +561,7 @@ def _check_texts(y_pred, allowed, rule):
 def _of_rows(y_true, y_pred):
     """Targets (B,), as they are or of (B, 1), one for each row of embeddings."""
     shape, rows = y_true.shape, y_pred.shape[0]
-    if _rank(y_true) is not None and not (
+    if rank_of(y_true) is not None and not (
         len(shape) in (1, 2) and _may_equal(shape, (rows, 1)[: len(shape)])
     ):
         raise ValueError(
@@ -586,7 +586,7 @@ def token_weights(y_true, ignore_id, sample_weight=None):
     Raises:
         ValueError: `sample_weight` has another shape.
     """
-    if _rank(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
+    if rank_of(y_true) is None:  # TensorFlow, once a model was given (B,) and (B, 1)
         y_true = ops.reshape(y_true, (-1,))
     # Through an integer dtype: `fit` may hand over ids as floats.
     weights = ops.cast(ops.cast(y_true, "int32") != ignore_id, "float32")

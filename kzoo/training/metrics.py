@@ -10,6 +10,7 @@ from keras.src.backend import get_keras_mask  # which has no public name
 
 from kzoo.training.losses import (
     KeepsArguments,
+    rank_of,
     target_ids,
     token_cross_entropy,
     token_weights,
@@ -38,7 +39,7 @@ class TokenMean(KeepsArguments, keras.metrics.Mean):
         y_true = ops.cast(target_ids(y_true, y_pred, self.ignore_id), "int32")
         weights = token_weights(y_true, self.ignore_id, sample_weight)
         mask = get_keras_mask(y_pred)  # Keras's losses read it, too
-        if mask is not None and len(mask.shape) == len(weights.shape):
+        if mask is not None and rank_of(mask) == rank_of(weights):
             weights *= ops.cast(mask, weights.dtype)
         values = self._values(y_true, y_pred)
         # Flat, because Mean would average the rows, whose token counts differ.

@@ -603,6 +603,18 @@ def test_a_file_is_verified_with_the_lengths_that_it_promises(tmp_path):
         verify(path, model)
 
 
+def test_lengths_that_the_model_ties_are_verified_so_whatever_their_names(tmp_path):
+    model = pooled(lambda x: mean(x[0] + x[1]), "ab")
+    runs = [
+        {name: np.ones((2, t, 4), "float32") for name, t in zip("ab", run)}
+        for run in ((5, 5), (6, 1))  # the second is broadcast
+    ]
+    path = tmp_path / "model.onnx"
+    road.convert(model, path, inputs=runs, axes={"a": {0: "rows"}})
+    assert axes_of(onnx.load(path).graph.input)["b"] == ["batch", "b_sequence", 4]
+    assert verify(path, model).checks
+
+
 def test_lengths_keep_names_of_the_users_and_take_none_twice(tmp_path):
     names = ["encoder", "words", "encoder_extra", "own"]
     model = pooled(lambda x: sum(map(mean, x)), names)
