@@ -3,7 +3,6 @@
 import functools
 import json
 import time
-from collections import Counter
 from pathlib import Path
 
 import keras
@@ -305,7 +304,6 @@ def _verify_other(path, model, inputs):
 def _verify_converted(path, session, task, inputs):
     """Verifies a file that tf2onnx made, on what every export is compared on."""
     from kzoo.exporters import tf2onnx
-    from kzoo.exporters.tf2onnx.signature import Signature
 
     start = time.perf_counter()
     if inputs is not None:
@@ -318,19 +316,7 @@ def _verify_converted(path, session, task, inputs):
         function, signature, _ = forward_of(task)
         cases = function.cases(np.random.default_rng(0))
     else:  # another model of Keras
-        # Of the lengths that the file promises: the model may take others.
-        known = Signature(task, None, None).names
-        inputs = [i for i in session.get_inputs() if i.name in known]
-        # One name promises one length; others are as the model takes them.
-        names = Counter(size for each in inputs for size in {*each.shape})
-        axes = {
-            each.name: {
-                axis: size
-                for axis, size in enumerate(each.shape)
-                if isinstance(size, int) or (size and names[size] > 1)
-            }
-            for each in inputs
-        }
+        axes = tf2onnx.promised_axes(task, session)
         cases = tf2onnx.random_inputs(task, axes=axes)
         cases = {f"shape {i}": case for i, case in enumerate(cases, 1)}
     report = ExportReport(str(path), "onnx")

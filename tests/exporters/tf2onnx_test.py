@@ -5,6 +5,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from keras import layers, ops
 
@@ -19,9 +21,6 @@ pytestmark = [
     # tf2onnx and TensorFlow's freezing, not kzoo.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
 
 
 class Apply(layers.Layer):

@@ -7,6 +7,11 @@ ones have handlers, captured constants are stored, every error is raised, and no
 gets its name before onnxruntime has run it and agreed with the model.
 """
 
-from kzoo.exporters.tf2onnx.conversion import compare, convert, random_inputs
+from kzoo.exporters.tf2onnx.conversion import (
+    compare,
+    convert,
+    promised_axes,
+    random_inputs,
+)
 
-__all__ = ["compare", "convert", "random_inputs"]
+__all__ = ["compare", "convert", "promised_axes", "random_inputs"]

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import keras
@@ -57,8 +58,8 @@ def convert(
             a list is the positional arguments, or the first one where `call` has
             only that. Functional and Sequential models need none.
         opset: 13 to 18.
-        axes: `{input name: {axis: name}}` for free axes of another name; two
-            inputs of different lengths need different names.
+        axes: `{input name: {axis: name}}` for free axes of another name. Two inputs
+            of different lengths need different names.
         inputs: dicts of numpy arrays to verify with, one a run; by default three
             random ones: batch 1, longer, a larger batch. Random integers stay below
             the size of the table that they index, and are 0 and 1 where none is. The
@@ -85,13 +86,13 @@ def convert(
     signature = Signature(model, input_signature, axes)
     _check_model(model)
     graph_def, outputs, example_limits = freeze(model, signature)
-    axes, extremes = axes or {}, []
-    signature = lengths_of_model(signature, example_limits, axes)
+    signature = lengths_of_model(signature, example_limits)
+    extremes = []
     if inputs is None:
         inputs = draw_inputs(signature, example_limits)
         extremes = draw_extremes(signature, example_limits, inputs[-1])
     expected = [expected_outputs(signature, example) for example in inputs]
-    signature = lengths_of_inputs(signature, inputs, axes)
+    signature = lengths_of_inputs(signature, inputs)
     proto = to_onnx(graph_def, signature, outputs, opset, model)
     store_once(proto)
     tables = {TABLES: json.dumps(stored_tables(proto, model))}
@@ -148,8 +149,30 @@ def random_inputs(model, *, input_signature=None, axes=None, seed=0):
     """
     signature = Signature(model, input_signature, axes)
     limits = freeze(model, signature)[2]
-    signature = lengths_of_model(signature, limits, axes or {})
-    return draw_inputs(signature, limits, seed)
+    return draw_inputs(lengths_of_model(signature, limits), limits, seed)
+
+
+def promised_axes(model, session):
+    """What a file says of its inputs that the model need not: `axes` of `convert`.
+
+    One name of several inputs promises one length, where the model may take others;
+    a name of one alone promises nothing.
+
+    Args:
+        model: the model that the file is of.
+        session: `onnxruntime.InferenceSession` of the file.
+    """
+    known = Signature(model, None, None).names
+    inputs = [each for each in session.get_inputs() if each.name in known]
+    count = Counter(size for each in inputs for size in {*each.shape})
+    return {
+        each.name: {
+            axis: size
+            for axis, size in enumerate(each.shape)
+            if isinstance(size, int) or (size and count[size] > 1)
+        }
+        for each in inputs
+    }
 
 
 def _check_installed(*packages):

@@ -15,7 +15,7 @@ from kzoo.exporters.tf2onnx.comparison import draw_inputs, expected_outputs
 _LARGEST, _MANY = 3, 8
 
 
-def lengths_of_model(signature, limits, axes):
+def lengths_of_model(signature, limits):
     """The signature with a name for each length that the model takes for itself.
 
     Every input has a length of its own where the model takes that; otherwise some share
@@ -25,22 +25,20 @@ def lengths_of_model(signature, limits, axes):
     Args:
         signature: the `Signature`.
         limits: as for `draw_inputs`.
-        axes: the user's names, which stay.
     """
-    for names in _together(signature, axes):
+    for names in _together(signature):
         signature = _apart(signature, _groups(signature, limits, names))
     return signature
 
 
-def lengths_of_inputs(signature, inputs, axes):
+def lengths_of_inputs(signature, inputs):
     """The signature with names of their own for lengths that differ in some run.
 
     Args:
         signature: the `Signature`.
         inputs: dicts of arrays, one a run.
-        axes: the user's names, which stay.
     """
-    for names in _together(signature, axes):
+    for names in _together(signature):
         groups = {}
         for name in names:
             sizes = tuple(np.shape(example[name])[1] for example in inputs)
@@ -49,11 +47,11 @@ def lengths_of_inputs(signature, inputs, axes):
     return signature
 
 
-def _together(signature, axes):
-    """The inputs whose length has one name, for each name of two and more."""
+def _together(signature):
+    """The inputs of each length of several, but for those that the user named."""
     found = {}
     for name, shape in zip(signature.names, signature.shapes):
-        given = 1 in axes.get(name, {})
+        given = 1 in signature.axes.get(name, {})
         if len(shape) > 1 and isinstance(shape[1], str) and not given:
             found.setdefault(shape[1], []).append(name)
     return [names for names in found.values() if len(names) > 1]

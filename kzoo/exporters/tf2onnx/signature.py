@@ -42,6 +42,7 @@ class Signature:
         axes: names of axes.
 
     Attributes:
+        axes: the names that were given.
         names: of the inputs, in order.
         shapes: of each input, an int or an axis name for each axis.
         dtypes: of each input.
@@ -67,10 +68,10 @@ class Signature:
             raise ExportError(f"Input names must be distinct. Received: {names}")
         self.names = names
         self.dtypes, self.shapes = [], []
-        axes = axes or {}
-        if set(axes) - set(names):
+        self.axes = axes or {}
+        if set(self.axes) - set(names):
             raise ExportError(
-                f"axes names unknown inputs {sorted(set(axes) - set(names))}. "
+                f"axes names unknown inputs {sorted(set(self.axes) - set(names))}. "
                 f"The inputs are {names}."
             )
         for name, (_, spec) in zip(names, flat):
@@ -78,7 +79,7 @@ class Signature:
             self.dtypes.append(dtype)
             self.shapes.append(
                 tuple(
-                    _axis_name(name, i, len(shape), axes) if size is None else size
+                    _axis_name(name, i, len(shape), self.axes) if size is None else size
                     for i, size in enumerate(shape)
                 )
             )
