@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import keras
@@ -69,14 +70,22 @@ def emit(function, names, opset, low_memory=False):
             raise ExportError(
                 f"{function.name} uses an operation that is not of kzoo.ops, and so has"
                 " no form in ONNX. Write your own layers and tasks over kzoo.ops, or "
-                "export the forward pass with exporter='tf2onnx'. Received: "
-                f"{' '.join(said.split())[:300]}"
+                "export the forward pass with exporter='tf2onnx'. Received"
+                f"{_place(error)}: {' '.join(said.split())[:300]}"
             ) from error
         for name, value in values.items():
             graph.output(value, name, axes=function.outputs[name])
     graph.prune()
     graph.sink()
     return graph
+
+
+def _place(error):
+    """The innermost layer that an error rose in, in words."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    owners = [frame.f_locals.get("self") for frame in frames]
+    layers = [x for x in owners if isinstance(x, keras.layers.Layer)]
+    return f", in {type(layers[-1]).__name__} {layers[-1].path!r}" if layers else ""
 
 
 def write(

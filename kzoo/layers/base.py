@@ -16,8 +16,13 @@ from kzoo.ops.onnx_graph import is_building
 
 # Keras's functions, which no `OnnxValue` goes through, to those that emit the same.
 _ACTIVATIONS = {
-    id(getattr(keras.activations, name)): ops.ACTIVATIONS[name]
-    for name in ("linear", "relu", "gelu", "silu", "sigmoid", "tanh")
+    id(getattr(keras.activations, name)): own
+    for name, own in {
+        **ops.ACTIVATIONS,
+        "softmax": ops.softmax,
+        "log_softmax": ops.log_softmax,
+    }.items()
+    if name != "gelu_tanh"  # an option of Keras's `gelu`
 }
 _bare = contextvars.ContextVar("bare_calls", default=False)
 # The layer inside whose `attending` this is, and its table (D, V).

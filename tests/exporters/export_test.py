@@ -21,6 +21,7 @@ from kzoo.exporters.checks import compare, reference
 from kzoo.exporters.onnx import MAXIMUM_OPSET, MINIMUM_OPSET, names_of, write
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
+from kzoo.layers import Dense
 from kzoo.ops import onnx_file
 from tests import harness
 from tests.harness import perturb
@@ -1111,9 +1112,27 @@ class Foreign(kzoo.TextClassifier):
         return keras.ops.tanh(super().call(inputs, training))
 
 
-def test_a_task_that_is_not_over_kzoo_ops_is_told_so(tmp_path):
-    model = harness.small_task(Foreign, num_classes=2)
-    with pytest.raises(ExportError, match="not of kzoo.ops.*exporter='tf2onnx'"):
+class Softened(kzoo.TextClassifier):
+    """A task with a layer of its own, whose activation kzoo.ops lacks."""
+
+    def build(self, input_shape=None):
+        """Makes the layer, too."""
+        self.softened = Dense(2, activation="softplus", name="softened")
+        self.softened.build((None, 2))
+        super().build(input_shape)
+
+    def call(self, inputs, training=None):
+        """The logits, above 0."""
+        return self.softened(super().call(inputs, training))
+
+
+@pytest.mark.parametrize(
+    "task, place", [(Foreign, "Foreign '"), (Softened, "Dense '.*softened'")]
+)
+def test_a_task_that_is_not_over_kzoo_ops_is_told_so(task, place, tmp_path):
+    model = harness.small_task(task, num_classes=2)
+    says = f"not of kzoo.ops.*exporter='tf2onnx'.*Received, in {place}"
+    with pytest.raises(ExportError, match=says):
         model.export(tmp_path / "model.onnx", format="onnx")
     assert not list(tmp_path.iterdir())
 

@@ -28,7 +28,7 @@ LAYERS = {
     "dense_without_bias": (lambda **kw: Dense(7, use_bias=False, **kw), X, (B, T, 7)),
     **{
         f"dense_{name}": (lambda by=name, **kw: Dense(7, by, **kw), X, (B, T, 7))
-        for name in ("relu", "gelu", "silu", "sigmoid", "tanh")
+        for name in "relu gelu silu sigmoid tanh softmax log_softmax".split()
     },
     "dropout": (lambda **kw: Dropout(0.5, **kw), X, (B, T, D)),
     "embedding": (lambda **kw: Embedding(V, D, **kw), IDS, (B, T, D)),
