@@ -187,7 +187,8 @@ def load_weights(
     unused = [name for name in tensors if name not in used]
     unknown = [name for name in unused if not family.known(name)]
     wrong += [
-        f"{name} differs from {other}, which should be the same"
+        f"{name} differs from {other}, which should be the same (of a head of its own "
+        'config.json says "tie_word_embeddings": false)'
         for other, names in copies.items()
         for name in _different(tensors, other, names)
     ]

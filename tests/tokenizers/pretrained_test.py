@@ -96,6 +96,24 @@ def test_special_tokens_of_a_word_that_merges_make_are_text_in_texts(load, tmp_p
     assert b"".join(tokenizer.token_bytes()[1][i] for i in ids) == b"he ate hers"
 
 
+@pytest.mark.parametrize("key", ["additional_special_tokens", "extra_special_tokens"])
+def test_an_added_token_of_texts_is_none_for_being_listed(key, load, tmp_path):
+    # As transformers 5 writes the symbols of a SentencePiece model.
+    described = library_of("gpt2_json", load)
+    new = dict(id=len(described["model"]["vocab"]), content="<turn>", special=False)
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+    described["added_tokens"].append({**new, **flags})
+    tokenizer = read(tmp_path, described, **{key: ["<turn>", "<late>"]})
+    assert tokenizer.token_id("<late>") in tokenizer.special_ids
+    assert new["id"] not in tokenizer.special_ids
+    (ids,) = tokenizer.encode(["a<turn>b"])
+    assert ids[1] == new["id"] and tokenizer.decode([ids]) == ["a<turn>b"]
+    save_pretrained_tokenizer(tokenizer, tmp_path / "written")
+    written = json.loads((tmp_path / "written" / "tokenizer.json").read_text())
+    special = {t["content"]: t["special"] for t in written["added_tokens"]}
+    assert special["<late>"] and not special["<turn>"]
+
+
 def test_a_special_character_that_nothing_else_writes_is_kept(load, tmp_path):
     described = library_of("gpt2_json", load)
     tokenizer = read(tmp_path, described, pad_token="!")
