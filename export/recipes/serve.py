@@ -9,11 +9,13 @@
 Each .onnx file of the folder is an address, its inputs are the keys of the JSON, and
 its outputs those of the answer; what the file has a default for may be left out.
 `GET /` says all of them. A wrong input has an answer with status 422 that names it;
-so has one that would keep the service busy: see `--most-new-tokens`, `--most-beams`.
+so has one that would keep the service busy, or need much memory, which grows with the
+square of a text's length: see `--most-new-tokens`, `--most-beams`, `--most-input`.
 Status 500 says that the file gives no number for an input.
 """
 
 import argparse
+import math
 import reprlib
 from pathlib import Path
 
@@ -41,10 +43,12 @@ class Function:
         threads: of onnxruntime; 0 for one a core.
         most: dict from inputs to the largest number that may be asked for; the file's
             defaults hold where nothing is.
+        most_input: how many characters a needed input may have, or ids, all of its
+            texts counted as long as the longest.
     """
 
-    def __init__(self, path, threads=0, most=None):
-        self.most = most or {}
+    def __init__(self, path, threads=0, most=None, most_input=None):
+        self.most, self.most_input = most or {}, most_input or math.inf
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -88,6 +92,13 @@ class Function:
                     f"{name} must be at most {self.most[name]} here. Received: "
                     f"{feed[name]}."
                 )
+        for name in self.needed:
+            size = _size(feed[name])
+            if size > self.most_input:
+                raise ValueError(
+                    f"{name} must have at most {self.most_input} characters or ids, "
+                    f"rows as long as the longest. Received: {size}."
+                )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
@@ -128,6 +139,13 @@ class Function:
         return array
 
 
+def _size(array):
+    """How many numbers an array has, or characters, filled to the longest text."""
+    if array.dtype != object:
+        return array.size
+    return array.size * max(map(len, array.flat), default=0)
+
+
 def _plain(name, array):
     """An output as lists; JSON has no infinity and no NaN, and the latter no answer."""
     if array.dtype.kind != "f":
@@ -149,7 +167,7 @@ def _leaves(value):
         yield value
 
 
-def service(folder, threads=0, most_new_tokens=1024, most_beams=32):
+def service(folder, threads=0, most_new_tokens=1024, most_beams=32, most_input=10_000):
     """The application of a folder's files, or of one file.
 
     Args:
@@ -157,6 +175,7 @@ def service(folder, threads=0, most_new_tokens=1024, most_beams=32):
         threads: of onnxruntime, for each file; 0 for one a core.
         most_new_tokens: that one request may ask for.
         most_beams: likewise.
+        most_input: characters of one request, or ids, see `Function`.
 
     Raises:
         FileNotFoundError: there is no .onnx file.
@@ -168,7 +187,7 @@ def service(folder, threads=0, most_new_tokens=1024, most_beams=32):
             f"{folder} has no .onnx file. Expected what `kzoo export --text` wrote."
         )
     most = {"max_new_tokens": most_new_tokens, "beams": most_beams}
-    functions = {path.stem: Function(path, threads, most) for path in files}
+    functions = {path.stem: Function(path, threads, most, most_input) for path in files}
     app = fastapi.FastAPI(title=folder.name)
 
     @app.get("/")
@@ -198,17 +217,24 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
     parser.add_argument("--most-new-tokens", type=int, default=1024, help="a request")
     parser.add_argument("--most-beams", type=int, default=32, help="a request")
+    parser.add_argument(
+        "--most-input",
+        type=int,
+        default=10_000,
+        help="characters or ids of a request, its texts as long as the longest",
+    )
     asked = parser.parse_args()
-    for name, least in (("threads", 0), ("most_new_tokens", 1), ("most_beams", 1)):
+    most = ("most_new_tokens", "most_beams", "most_input")
+    for name, least in (("threads", 0), *((name, 1) for name in most)):
         if getattr(asked, name) < least:
             option = f"--{name.replace('_', '-')}"
             received = getattr(asked, name)
             parser.error(f"{option} must be at least {least}. Received: {received}.")
     if not 0 <= asked.port < 2**16:
         parser.error(f"--port must be in [0, {2**16}). Received: {asked.port}.")
-    limits = asked.most_new_tokens, asked.most_beams
+    limits = {name: getattr(asked, name) for name in most}
     try:
-        app = service(asked.folder, asked.threads, *limits)
+        app = service(asked.folder, asked.threads, **limits)
     except Exception as error:  # onnxruntime's errors share no base
         parser.error(f"{asked.folder} cannot be served: {error}")
     uvicorn.run(app, host=asked.host, port=asked.port)

@@ -6,9 +6,11 @@ a pipe gets results alone.
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import re
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -143,6 +145,8 @@ def _message(error):
         )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{error.strerror}, on standard output or a disk: make some there."
     if isinstance(error, UnicodeEncodeError):
         wrong = ascii(error.object[error.start : error.end])
         if error.encoding in ("utf-8", "utf_8"):  # half of a pair, as in odd file names
@@ -295,6 +299,12 @@ def check_trained(folder):
                 else "Expected a folder that `kzoo train` wrote."
             )
         )
+
+
+def quoted(path):
+    """A path as a shell takes it for one argument, and a command for no option."""
+    path = str(path)
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def file_size(path):

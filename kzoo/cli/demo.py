@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shlex
 import shutil
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from kzoo.cli.console import (
     note,
     out,
     progress,
+    quoted,
 )
 from kzoo.files import make_folder, write_json
 
@@ -299,7 +299,7 @@ def _print(out_path, model, summary, exports, result):
         )
     out.print(
         f"{summary['seconds']:.0f} s in all. Now try: "
-        f'kzoo translate {shlex.quote(str(out_path / "model"))} "den 3. Mai 2031"',
+        f'kzoo translate {quoted(out_path / "model")} "den 3. Mai 2031"',
         markup=False,
         soft_wrap=True,
     )

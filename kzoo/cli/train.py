@@ -1,7 +1,6 @@
 """`kzoo train`."""
 
 import functools
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +14,7 @@ from kzoo.cli.console import (
     note,
     out,
     progress,
+    quoted,
 )
 
 HELP = """
@@ -267,6 +267,6 @@ def _show(recipe, last, out_path):
     )
     command = {"seq2seq_lm": "translate", "causal_lm": "generate"}.get(recipe.task)
     if command:
-        note(f'Try it: kzoo {command} {shlex.quote(str(out_path))} "..."')
+        note(f'Try it: kzoo {command} {quoted(out_path)} "..."')
     if recipe.data.tests:
-        note(f"Score it: kzoo evaluate {shlex.quote(str(out_path))} --data FOLDER")
+        note(f"Score it: kzoo evaluate {quoted(out_path)} --data FOLDER")

@@ -246,8 +246,8 @@ def export(
             install(partial, targets)
     except OSError as error:
         raise ExportError(
-            f"Could not write {path}: {error}. Nothing was left behind; free some "
-            "space or choose another path, and export again."
+            f"Could not write {path}: {error}. Nothing was left behind; "
+            "export again where there is space, and a folder that can be written."
         ) from error
     return report
 

@@ -1,10 +1,12 @@
 """The command says what it can do, at once."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -137,7 +139,16 @@ def test_an_output_that_takes_nothing_is_no_traceback(arguments):
     command = f"{sys.executable} -m kzoo {arguments} >/dev/full"
     result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert result.returncode == 2
-    assert result.stderr == "Error: [Errno 28] No space left on device\n"
+    assert result.stderr == (
+        "Error: No space left on device, on standard output or a disk: make some there."
+        "\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "-m", "--out", "two words", "-a b"])
+def test_a_recommended_path_is_one_argument_and_no_option(name):
+    (word,) = shlex.split(console.quoted(Path(name)))
+    assert not word.startswith("-") and Path(word) == Path(name)
 
 
 def _raises(error):
