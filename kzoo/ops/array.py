@@ -474,7 +474,8 @@ def _reduction(name, op_type, boolean=False):
             keepdims=int(keepdims),
             **({"axes": [axis]} if attribute and axis is not None else {}),
         )
-        return cast(result, "bool") if boolean else result
+        # Of no elements onnxruntime's is the type's last number, below or above 0.
+        return result > 0 if boolean else result
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Reduces by {name} along one axis, or over all."

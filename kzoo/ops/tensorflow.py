@@ -4,6 +4,41 @@ There every pass over a tensor counts, and every op where it runs eagerly. These
 few passes what `keras.ops` does in many; JAX's XLA fuses the general form by itself.
 """
 
+import functools
+
+
+def own_gradient(function):
+    """Decorates a function of tensors that gives a tensor and its gradient.
+
+    The gradient is as `tf.custom_gradient` has it. That keeps the graph in which it is
+    called for good, which in `fit` is the whole step's, with every model and length: it
+    is called in a small graph here, one for each kind of arguments.
+
+    Args:
+        function: of tensors, and of numbers by name; it reads nothing else.
+    """
+
+    @functools.cache
+    def graph(kinds, numbers):
+        import tensorflow as tf
+
+        def called(*tensors):
+            return function(*tensors, **dict(numbers))
+
+        specs = [tf.TensorSpec(*kind) for kind in kinds]
+        own = tf.custom_gradient(called)
+        return tf.function(own, input_signature=specs, autograph=False)
+
+    def run(*tensors, **numbers):
+        kinds = []
+        for x in tensors:  # of ids the last axis is a length, too
+            width = x.shape[-1] if x.dtype.is_floating else None
+            kinds.append(((None,) * (len(x.shape) - 1) + (width,), x.dtype))
+        return graph(tuple(kinds), tuple(numbers.items()))(*tensors)
+
+    run.__doc__ = function.__doc__
+    return run
+
 
 def dropout(x, rate, seed):
     """Zeros a share `rate` of the elements and scales the others by 1 / (1 - rate).
@@ -47,36 +82,77 @@ def layer_norm(x, gamma, beta, epsilon, training):
     """
     import tensorflow as tf
 
-    def normalize(x):
-        centered = x - tf.reduce_mean(x, -1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
-        inverse = tf.math.rsqrt(variance + epsilon)
-        return centered * inverse, inverse
-
-    @tf.custom_gradient
-    def with_gradient(x, gamma, beta):
-        normal, inverse = normalize(x)
-
-        def gradient(upstream):
-            """With g = upstream * gamma: (g - mean(g) - normal * mean(g * normal))."""
-            axes = list(range(len(x.shape) - 1))
-            product = upstream * normal
-            g = upstream * gamma
-            along = tf.reduce_mean(g * normal, -1, keepdims=True)
-            g = g - tf.reduce_mean(g, -1, keepdims=True) - normal * along
-            return (
-                g * inverse,
-                tf.reduce_sum(product, axes),
-                tf.reduce_sum(upstream, axes),
-            )
-
-        return normal * gamma + beta, gradient
-
     # Tensors: a variable would be an argument that the gradient has to name.
     x, gamma, beta = (tf.convert_to_tensor(value) for value in (x, gamma, beta))
     if training:
-        return with_gradient(x, gamma, beta)
-    return normalize(x)[0] * gamma + beta
+        y = _layer_norm(x, gamma, beta, epsilon=epsilon)
+        y.set_shape(x.shape)
+        return y
+    return _normalized(x, epsilon)[0] * gamma + beta
+
+
+def _normalized(x, epsilon):
+    import tensorflow as tf
+
+    centered = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    return centered * inverse, inverse
+
+
+@own_gradient
+def _layer_norm(x, gamma, beta, epsilon):
+    import tensorflow as tf
+
+    normal, inverse = _normalized(x, epsilon)
+
+    def gradient(upstream):
+        """With g = upstream * gamma: (g - mean(g) - normal * mean(g * normal))."""
+        axes = list(range(len(x.shape) - 1))
+        product = upstream * normal
+        g = upstream * gamma
+        along = tf.reduce_mean(g * normal, -1, keepdims=True)
+        g = g - tf.reduce_mean(g, -1, keepdims=True) - normal * along
+        return g * inverse, tf.reduce_sum(product, axes), tf.reduce_sum(upstream, axes)
+
+    return normal * gamma + beta, gradient
+
+
+@own_gradient
+def cross_entropy(y_true, logits, label_smoothing):
+    """That of each target, where nothing is fused: each pass over the logits counts.
+
+    Args:
+        y_true: int (...), in [0, V).
+        logits: float32 (..., V).
+        label_smoothing: a number.
+
+    Returns:
+        float32 (...), in nats.
+    """
+    import tensorflow as tf
+
+    size = tf.shape(logits)[-1]
+    p = tf.nn.softmax(logits)
+    # The largest p is at least 1 / V, so its logarithm loses nothing.
+    total = tf.reduce_max(logits, -1) - tf.math.log(tf.reduce_max(p, -1))
+    target = tf.gather(logits, y_true, batch_dims=len(logits.shape) - 1)
+    loss = total - target
+    if label_smoothing:
+        loss += label_smoothing * (target - tf.reduce_mean(logits, -1))
+
+    def gradient(upstream):
+        """softmax - (1 - e) * one_hot - e / V, times the upstream gradient."""
+        flat = tf.reshape(p - label_smoothing / tf.cast(size, p.dtype), (-1, size))
+        upstream = tf.reshape(upstream, (-1,))
+        ids = tf.reshape(y_true, (-1,))
+        places = tf.stack([tf.range(tf.size(ids)), ids], axis=1)
+        flat = tf.tensor_scatter_nd_sub(
+            flat * upstream[:, None], places, (1 - label_smoothing) * upstream
+        )
+        return None, tf.reshape(flat, tf.shape(p))
+
+    return loss, gradient
 
 
 def shape(x):

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from kzoo.config import arguments_of
+from kzoo.ops import tensorflow
 
 
 class MaskedLoss(keras.losses.Loss):
@@ -246,66 +247,25 @@ def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
     y_true = ops.cast(y_true, "int32")
     logits = ops.cast(logits, "float32")
     in_range = ops.logical_and(y_true >= 0, y_true < ops.shape(logits)[-1])
-    compute = (
-        _with_own_gradient
-        if keras.backend.backend() == "tensorflow"
-        else _cross_entropy
-    )
-    loss = compute(ops.where(in_range, y_true, 0), logits, label_smoothing)
+    compute = _cross_entropy
+    if keras.backend.backend() == "tensorflow":
+        compute = tensorflow.cross_entropy
+    y = ops.where(in_range, y_true, 0)
+    loss = compute(y, logits, label_smoothing=label_smoothing)
     loss = ops.where(in_range, loss, float("nan"))
     return ops.where(y_true == ignore_id, 0.0, loss)
 
 
 def _cross_entropy(y_true, logits, label_smoothing):
-    target = target_logits(y_true, logits)
+    # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
+    # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
+    is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
+    target = ops.sum(ops.where(is_target, logits, 0.0), axis=-1)
     loss = ops.logsumexp(logits, axis=-1) - target
     if label_smoothing:
         # logsumexp - (1 - e) * target - e * mean, regrouped.
         loss = loss + label_smoothing * (target - ops.mean(logits, axis=-1))
     return loss
-
-
-def target_logits(y_true, logits):
-    """The logit of each target: int (...), float (..., V) to float (...)."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(logits, y_true, batch_dims=len(logits.shape) - 1)
-    # A comparison under a sum, instead of a gather: XLA fuses it into one pass over
-    # the logits with no (B, T, V) array of its own, and the gradient needs no scatter.
-    is_target = ops.arange(logits.shape[-1], dtype="int32") == y_true[..., None]
-    return ops.sum(ops.where(is_target, logits, 0.0), axis=-1)
-
-
-def _with_own_gradient(y_true, logits, label_smoothing):
-    """The same where nothing is fused: each pass over the logits counts there."""
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def cross_entropy(logits):
-        size = tf.shape(logits)[-1]
-        p = tf.nn.softmax(logits)
-        # The largest p is at least 1 / V, so its logarithm loses nothing.
-        total = tf.reduce_max(logits, -1) - tf.math.log(tf.reduce_max(p, -1))
-        target = target_logits(y_true, logits)
-        loss = total - target
-        if label_smoothing:
-            loss += label_smoothing * (target - tf.reduce_mean(logits, -1))
-
-        def gradient(upstream):
-            """softmax - (1 - e) * one_hot - e / V, times the upstream gradient."""
-            flat = tf.reshape(p - label_smoothing / tf.cast(size, p.dtype), (-1, size))
-            upstream = tf.reshape(upstream, (-1,))
-            ids = tf.reshape(y_true, (-1,))
-            places = tf.stack([tf.range(tf.size(ids)), ids], axis=1)
-            flat = tf.tensor_scatter_nd_sub(
-                flat * upstream[:, None], places, (1 - label_smoothing) * upstream
-            )
-            return tf.reshape(flat, tf.shape(p))
-
-        return loss, gradient
-
-    return cross_entropy(logits)
 
 
 class _NumberLoss(KeepsArguments, MaskedLoss):

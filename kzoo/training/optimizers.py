@@ -146,6 +146,12 @@ class Adam(keras.optimizers.Adam):
         new = ops.cast(variable, "float32") - rate * m / (ops.sqrt(v) + self.epsilon)
         self.assign(variable, ops.cast(new, variable.dtype))
 
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        """Keras's hook; for one replica TensorFlow's sum would only keep the graph."""
+        if _on_plain_tensorflow():
+            return list(grads_and_vars)
+        return super()._all_reduce_sum_gradients(grads_and_vars)
+
     def _clip_gradients(self, grads):
         """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
         if any("16" in str(gradient.dtype) for gradient in grads):

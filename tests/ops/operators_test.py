@@ -217,3 +217,22 @@ def test_numbers_that_would_be_rounded_are_refused_in_ops_too():
             ops.where(ops.equal(value, 1), value, 0.5)
         with pytest.raises(TypeError, match="ops.cast"):
             value * np.array([0.5])
+
+
+@pytest.mark.parametrize("opset", [MINIMUM_OPSET, DEFAULT_OPSET])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_any_and_all_are_those_of_numpy_also_of_nothing(count, opset, tmp_path):
+    inputs = {name: x[:count] for name, x in arrays("&").items()}
+
+    def build(values):
+        x = ops.expand_dims(values["bool_left"], 0)
+        return {
+            (name, axis): getattr(ops, name)(x, axis=axis)
+            for name in ("any", "all")
+            for axis in (1, None)
+        }
+
+    found = run(build, inputs, tmp_path / "model.onnx", opset)
+    x = inputs["bool_left"][None]
+    for (name, axis), value in found.items():
+        np.testing.assert_array_equal(value, getattr(np, name)(x, axis=axis))

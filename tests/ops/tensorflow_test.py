@@ -1,8 +1,13 @@
 """The training kernels for TensorFlow, against Keras's ops and by counting."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
+
+import kzoo
+from tests import harness
 
 pytestmark = pytest.mark.tensorflow
 
@@ -90,6 +95,54 @@ def test_layer_norm_takes_the_variables_of_a_layer_that_runs_eagerly():
     gamma, beta = tape.gradient(y, layer.trainable_variables)
     np.testing.assert_allclose(gamma, y[0], rtol=1e-6)
     np.testing.assert_allclose(beta, np.ones(4))
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in the graph", "outside"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_and_its_gradient_equal_those_of_its_formula(smoothing, outside):
+    import tensorflow as tf
+
+    from kzoo.ops import tensorflow as kernels
+
+    rng = np.random.default_rng(0)
+    y = tf.constant(rng.integers(0, 7, (2, 3)), "int32")
+    logits = rng.normal(0.0, 3.0, (2, 3, 7)).astype("float32")
+    upstream = rng.normal(size=(2, 3)).astype("float32")
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    target = np.eye(7)[y.numpy()] * (1 - smoothing) + smoothing / 7
+
+    def differentiated(logits, function):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            loss = function(y, logits, label_smoothing=smoothing)
+        return loss, tape.gradient(loss, logits, output_gradients=upstream)
+
+    if outside:
+        graph = tf.function(kernels.cross_entropy)
+        found = differentiated(tf.constant(logits), graph)
+    else:
+        graph = tf.function(lambda x: differentiated(x, kernels.cross_entropy))
+        found = graph(tf.constant(logits))
+    wanted = -(target * np.log(p)).sum(-1), (p - target) * upstream[..., None]
+    for own, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+
+
+def test_models_that_were_trained_leave_no_graph_behind():
+    def train():
+        model = harness.small_task(kzoo.TextClassifier, num_classes=3)
+        model.compile()
+        ids = np.arange(1, 13).reshape(3, 4)
+        model.train_on_batch({"token_ids": ids}, np.array([0, 1, 2]))
+
+    def graphs_behind_it():
+        train()
+        keras.backend.clear_session()
+        gc.collect()
+        return sum(type(each).__name__ == "FuncGraph" for each in gc.get_objects())
+
+    first, *later = (graphs_behind_it() for _ in range(3))
+    assert max(later) <= first
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])

@@ -190,6 +190,7 @@ def _reading(task, function, codec, texts):
             for name, row in rows.items()
         }
         text = [" ".join(rows["batch 3"]) * 9]
+        made["nothing in any"] = {name: _array([""] * 2) for name in names}
         for empty in names if texts > 1 else ():  # in all of a batch
             made[f"{empty} is empty"] = {
                 name: _array([""] if name == empty else text) for name in names
