@@ -253,7 +253,8 @@ class EncoderTask(LearnsText, Exports):
         if y is None or len(y) != size:
             raise ValueError(
                 f"{self.name} needs a target for each of {size} examples. Received: "
-                f"{'none' if y is None else len(y)}."
+                f"{'none, as where validation_data is a list' if y is None else len(y)}"
+                ". Give x and y, or a tuple of them."
             )
 
     def _targets_beside(self, x, y, weights):

@@ -134,7 +134,8 @@ class Generates(Task):
             in it; over length ** length_penalty.
 
             With `stream` an iterator: of pieces of text for one string, which joined
-            are the result; for several prompts of a list a step, with a piece of text
+            are the result, but where bytes that are no character make a decoder take
+            back what is out; for several prompts of a list a step, with a piece of text
             or a list of ids for each, empty where nothing came.
 
         Raises:

@@ -168,7 +168,9 @@ class TextClassifier(TextTask):
                 f"class_weight must have numbers, 0 or more. Received: {odd}."
             )
         classes = encode_labels(keys, labels, self.num_classes, "class_weight's key")
-        return dict(zip(classes, class_weight.values()))
+        # All classes: Keras looks up those of a tf.data pipeline in a table.
+        others = dict.fromkeys(range(self.num_classes), 1.0)
+        return others | dict(zip(classes, class_weight.values()))
 
     def classify(self, x, *, return_probabilities=False, **options):
         """The most probable class of each text.

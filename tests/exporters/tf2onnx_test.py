@@ -190,6 +190,15 @@ def test_multi_head_attention_of_a_subclass(tmp_path):
     }
 
 
+def test_a_model_that_has_no_graph_of_open_sizes_is_told_so(tmp_path):
+    pictures = keras.Input((None, None, 3))
+    larger = layers.UpSampling2D(interpolation="bilinear")(pictures)
+    model = keras.Model(pictures, larger)
+    with pytest.raises(ExportError, match="cannot trace the model.*give keras.Input a"):
+        exported(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def language_model():
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     embedding = layers.Embedding(50, 32)

@@ -126,6 +126,17 @@ def test_texts_are_accepted_that_match(tokenizer, pattern):
         )
 
 
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_an_unknown_token_is_no_part_of_a_match(name, tmp_path):
+    # Marian's writes " ⁇ ", of which the spaces depend on where it stands.
+    tokenizer = golden_tokenizer(name, tmp_path)
+    unknown = tokenizer.unknown_token_id
+    automaton = TokenAutomaton.for_tokenizer(tokenizer, r"[^x]{1,9}")
+    assert (automaton.transitions[:, unknown] < 0).all()
+    stopped = TokenAutomaton.for_tokenizer(tokenizer, stop="ab")
+    assert (stopped.transitions[:, unknown] >= 0).all()
+
+
 def drawn_pattern(random, depth):
     """A regular expression over few characters, of one to four bytes each."""
     kind = random.random()

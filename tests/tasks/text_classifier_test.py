@@ -587,6 +587,14 @@ def test_class_weights_by_name_count_beside_arrays_too():
     for odd in ("x", float("nan"), -1.0, None):
         with pytest.raises(ValueError, match="must have numbers, 0 or more. Received"):
             task.fit(x, y, class_weight={names[0]: odd})
+    if keras.backend.backend() == "tensorflow":  # Keras looks weights up in a table
+        import tensorflow as tf
+
+        first = {min(names, key=task.labels.index): 5.0}
+        expected = loss(texts, names, class_weight=first)
+        pipeline = tf.data.Dataset.from_tensor_slices((x, y)).batch(6)
+        found = task.fit(pipeline, class_weight=first, verbose=0).history["loss"][0]
+        assert found == pytest.approx(expected, rel=1e-5)
     numerals = compiled(perturbed(classifier(labels=["1", "5", "9"])), eager=True)
     numerals.fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
     with pytest.raises(ValueError, match="Received: 3 for class_weight's key 0"):

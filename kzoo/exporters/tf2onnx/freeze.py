@@ -40,7 +40,7 @@ def freeze(model, signature):
         known, `None` where it indexes none.
 
     Raises:
-        ExportError: state, half precision, too many weights.
+        ExportError: state, half precision, too many weights, no graph of open axes.
     """
     import tensorflow as tf
     import tf2onnx
@@ -60,7 +60,14 @@ def freeze(model, signature):
 
     with tf.device("/cpu:0"):
         function = tf.function(forward, autograph=False)
-        concrete = function.get_concrete_function(*signature.specs())
+        try:
+            concrete = function.get_concrete_function(*signature.specs())
+        except Exception as error:  # whatever the model's layers raise
+            raise ExportError(
+                "TensorFlow cannot trace the model, whose inputs are "
+                f"{list(map(list, signature.shapes))}: {' '.join(str(error).split())}. "
+                "Where it is for an axis that is open, give keras.Input a size for it."
+            ) from error
     _check_graph(concrete, model)
     frozen = convert_variables_to_constants_v2(
         concrete, lower_control_flow=False, aggressive_inlining=True
