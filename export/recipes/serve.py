@@ -10,7 +10,8 @@ Each .onnx file of the folder is an address, its inputs are the keys of the JSON
 its outputs those of the answer; what the file has a default for may be left out.
 `GET /` says all of them. A wrong input has an answer with status 422 that names it;
 so has one that would keep the service busy, or need much memory, which grows with the
-square of a text's length: see `--most-new-tokens`, `--most-beams`, `--most-input`.
+square of a text's length: see `--most-new-tokens`, `--most-beams`, `--most-texts` and
+`--most-input`.
 Status 500 says that the file gives no number for an input.
 """
 
@@ -43,12 +44,15 @@ class Function:
         threads: of onnxruntime; 0 for one a core.
         most: dict from inputs to the largest number that may be asked for; the file's
             defaults hold where nothing is.
-        most_input: how many characters a needed input may have, or ids, all of its
-            texts counted as long as the longest.
+        most_texts: how many rows a needed input may have.
+        most_input: how many characters all needed inputs may have, or ids, the texts of
+            one counted as long as its longest.
     """
 
-    def __init__(self, path, threads=0, most=None, most_input=None):
-        self.most, self.most_input = most or {}, most_input or math.inf
+    def __init__(
+        self, path, threads=0, most=None, most_texts=math.inf, most_input=math.inf
+    ):
+        self.most, self.most_texts, self.most_input = most or {}, most_texts, most_input
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -92,13 +96,14 @@ class Function:
                     f"{name} must be at most {self.most[name]} here. Received: "
                     f"{feed[name]}."
                 )
-        for name in self.needed:
-            size = _size(feed[name])
-            if size > self.most_input:
-                raise ValueError(
-                    f"{name} must have at most {self.most_input} characters or ids, "
-                    f"rows as long as the longest. Received: {size}."
-                )
+        needed = [feed[name] for name in self.needed]
+        rows, size = max(map(len, needed), default=0), sum(map(_size, needed))
+        if rows > self.most_texts or size > self.most_input:
+            raise ValueError(
+                f"{list(self.needed)} must have at most {self.most_texts} rows, and "
+                f"{self.most_input} characters or ids, rows as long as the longest. "
+                f"Received: {rows}, and {size}."
+            )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
@@ -167,7 +172,14 @@ def _leaves(value):
         yield value
 
 
-def service(folder, threads=0, most_new_tokens=1024, most_beams=32, most_input=10_000):
+def service(
+    folder,
+    threads=0,
+    most_new_tokens=1024,
+    most_beams=32,
+    most_texts=64,
+    most_input=10_000,
+):
     """The application of a folder's files, or of one file.
 
     Args:
@@ -175,6 +187,7 @@ def service(folder, threads=0, most_new_tokens=1024, most_beams=32, most_input=1
         threads: of onnxruntime, for each file; 0 for one a core.
         most_new_tokens: that one request may ask for.
         most_beams: likewise.
+        most_texts: likewise.
         most_input: characters of one request, or ids, see `Function`.
 
     Raises:
@@ -187,7 +200,8 @@ def service(folder, threads=0, most_new_tokens=1024, most_beams=32, most_input=1
             f"{folder} has no .onnx file. Expected what `kzoo export --text` wrote."
         )
     most = {"max_new_tokens": most_new_tokens, "beams": most_beams}
-    functions = {path.stem: Function(path, threads, most, most_input) for path in files}
+    limits = most, most_texts, most_input
+    functions = {path.stem: Function(path, threads, *limits) for path in files}
     app = fastapi.FastAPI(title=folder.name)
 
     @app.get("/")
@@ -217,6 +231,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
     parser.add_argument("--most-new-tokens", type=int, default=1024, help="a request")
     parser.add_argument("--most-beams", type=int, default=32, help="a request")
+    parser.add_argument("--most-texts", type=int, default=64, help="a request")
     parser.add_argument(
         "--most-input",
         type=int,
@@ -224,7 +239,7 @@ def main():
         help="characters or ids of a request, its texts as long as the longest",
     )
     asked = parser.parse_args()
-    most = ("most_new_tokens", "most_beams", "most_input")
+    most = ("most_new_tokens", "most_beams", "most_texts", "most_input")
     for name, least in (("threads", 0), *((name, 1) for name in most)):
         if getattr(asked, name) < least:
             option = f"--{name.replace('_', '-')}"

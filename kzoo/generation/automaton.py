@@ -62,8 +62,8 @@ class TokenAutomaton:
             tokenizer: whose tokens write the text.
             pattern: that the whole text must match, in the syntax of Rust's `regex`
                 (https://docs.rs/regex/#syntax): no look-around, no back references.
-                `None` for any text. The unknown token is forbidden: its mark is no text
-                of a pattern, and has other spaces at either end of a text.
+                `None` for any text. An unknown token that is shown by a mark, as
+                SentencePiece's " ⁇ ", is forbidden: it has other spaces at either end.
             stop: a string or several; a sequence ends with the token that completes
                 one.
             vocabulary_size: V, by default the tokenizer's; with a pattern, what a model
@@ -86,9 +86,10 @@ class TokenAutomaton:
             first, later = ([t or b"" for t in tokens] for tokens in (first, later))
         else:  # but a pattern would be followed for ever
             later = [t or None for t in later]
-            if tokenizer.unknown_token_id is not None:
-                first[tokenizer.unknown_token_id] = None
-                later[tokenizer.unknown_token_id] = None
+            unknown = tokenizer.unknown_token_id
+            shown = None if unknown is None else first[unknown]
+            if shown and shown.decode() != tokenizer.tokens([unknown])[0]:
+                first[unknown] = later[unknown] = None
         end = tokenizer.end_token_id if end_token_id is None else end_token_id
         allow = pattern is None
         # States of the table: 0 before the first token, 1 + q for state q of the bytes.

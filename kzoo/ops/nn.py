@@ -250,6 +250,9 @@ def _(graph, x):
 @op
 def silu(x):
     """x times sigmoid(x)."""
+    if keras.backend.backend() == "tensorflow":
+        # Its own has a gradient of its own, see `tensorflow.own_gradient`.
+        return x * keras.ops.sigmoid(x)
     return keras.ops.silu(x)
 
 

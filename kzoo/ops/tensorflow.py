@@ -5,6 +5,7 @@ few passes what `keras.ops` does in many; JAX's XLA fuses the general form by it
 """
 
 import functools
+import threading
 
 
 def own_gradient(function):
@@ -12,14 +13,15 @@ def own_gradient(function):
 
     The gradient is as `tf.custom_gradient` has it. That keeps the graph in which it is
     called for good, which in `fit` is the whole step's, with every model and length: it
-    is called in a small graph here, one for each kind of arguments.
+    is called in a small graph here, one for each kind of arguments and each thread, for
+    TensorFlow cannot take the gradient of one in two threads at a time.
 
     Args:
-        function: of tensors, and of numbers by name; it reads nothing else.
+        function: of tensors, and of Python's numbers by name; it reads nothing else.
     """
 
     @functools.cache
-    def graph(kinds, numbers):
+    def graph(thread, kinds, numbers):
         import tensorflow as tf
 
         def called(*tensors):
@@ -34,9 +36,10 @@ def own_gradient(function):
         for x in tensors:  # of ids the last axis is a length, too
             width = x.shape[-1] if x.dtype.is_floating else None
             kinds.append(((None,) * (len(x.shape) - 1) + (width,), x.dtype))
-        return graph(tuple(kinds), tuple(numbers.items()))(*tensors)
+        own = graph(threading.get_ident(), tuple(kinds), tuple(numbers.items()))
+        return own(*tensors)
 
-    run.__doc__ = function.__doc__
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
 
 
@@ -85,9 +88,7 @@ def layer_norm(x, gamma, beta, epsilon, training):
     # Tensors: a variable would be an argument that the gradient has to name.
     x, gamma, beta = (tf.convert_to_tensor(value) for value in (x, gamma, beta))
     if training:
-        y = _layer_norm(x, gamma, beta, epsilon=epsilon)
-        y.set_shape(x.shape)
-        return y
+        return _layer_norm(x, gamma, beta, epsilon=epsilon)
     return _normalized(x, epsilon)[0] * gamma + beta
 
 

@@ -251,7 +251,7 @@ def token_cross_entropy(y_true, logits, ignore_id, label_smoothing=0.0):
     if keras.backend.backend() == "tensorflow":
         compute = tensorflow.cross_entropy
     y = ops.where(in_range, y_true, 0)
-    loss = compute(y, logits, label_smoothing=label_smoothing)
+    loss = compute(y, logits, label_smoothing=float(label_smoothing))
     loss = ops.where(in_range, loss, float("nan"))
     return ops.where(y_true == ignore_id, 0.0, loss)
 

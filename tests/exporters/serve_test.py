@@ -68,7 +68,8 @@ def test_json_is_answered_as_keras_does(client):
         ({"text": eval("[" * 40 + "'a'" + "]" * 40)}, "text"),
         ({"text": "a", "beams": 0}, "beams must be at least 1"),
         ({"text": "a", "beams": 33}, "beams must be at most 32 here. Received: 33."),
-        ({"text": ["a" * 5001, "b"]}, "text must have at most 10000 characters or ids"),
+        ({"text": ["a" * 5001, "b"]}, "10000 characters or ids, rows as long as the"),
+        ({"text": [""] * 65}, "['text'] must have at most 64 rows"),
         ({"text": "a", "max_new_tokens": 1025}, "max_new_tokens must be at most 1024"),
     ],
 )

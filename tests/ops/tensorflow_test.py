@@ -1,5 +1,6 @@
 """The training kernels for TensorFlow, against Keras's ops and by counting."""
 
+import concurrent.futures
 import gc
 
 import keras
@@ -128,15 +129,27 @@ def test_cross_entropy_and_its_gradient_equal_those_of_its_formula(smoothing, ou
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
 
 
-def test_models_that_were_trained_leave_no_graph_behind():
-    def train():
-        model = harness.small_task(kzoo.TextClassifier, num_classes=3)
-        model.compile()
-        ids = np.arange(1, 13).reshape(3, 4)
-        model.train_on_batch({"token_ids": ids}, np.array([0, 1, 2]))
+def train(**changes):
+    """One step of a small new model."""
+    model = harness.small_task(kzoo.TextClassifier, num_classes=3, **changes)
+    model.compile()
+    ids = np.arange(1, 13).reshape(3, 4)
+    return model.train_on_batch({"token_ids": ids}, np.array([0, 1, 2]))
 
+
+def test_models_may_be_trained_in_several_threads():
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        started = [pool.submit(train, hidden_dim=20) for _ in range(4)]
+    losses = [each.result() for each in started]
+    assert np.isfinite(np.array(losses, "float32")).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, dict(activation="silu", norm="rms_norm", feed_forward="gated")]
+)
+def test_models_that_were_trained_leave_no_graph_behind(changes):
     def graphs_behind_it():
-        train()
+        train(**changes)
         keras.backend.clear_session()
         gc.collect()
         return sum(type(each).__name__ == "FuncGraph" for each in gc.get_objects())

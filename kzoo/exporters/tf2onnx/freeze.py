@@ -63,9 +63,10 @@ def freeze(model, signature):
         try:
             concrete = function.get_concrete_function(*signature.specs())
         except Exception as error:  # whatever the model's layers raise
+            said = " ".join(str(error).split())[:300]
             raise ExportError(
                 "TensorFlow cannot trace the model, whose inputs are "
-                f"{list(map(list, signature.shapes))}: {' '.join(str(error).split())}. "
+                f"{list(map(list, signature.shapes))}: {said}. "
                 "Where it is for an axis that is open, give keras.Input a size for it."
             ) from error
     _check_graph(concrete, model)
