@@ -97,13 +97,20 @@ class Function:
                     f"{feed[name]}."
                 )
         needed = [feed[name] for name in self.needed]
-        rows, size = max(map(len, needed), default=0), sum(map(_size, needed))
-        if rows > self.most_texts or size > self.most_input:
-            raise ValueError(
-                f"{list(self.needed)} must have at most {self.most_texts} rows, and "
-                f"{self.most_input} characters or ids, rows as long as the longest. "
-                f"Received: {rows}, and {size}."
-            )
+        rows = max((len(x) for x in needed if x.ndim), default=0)
+        for received, most, of in (
+            (rows, self.most_texts, "rows"),
+            (
+                sum(map(_size, needed)),
+                self.most_input,
+                "characters or ids, all rows as the longest",
+            ),
+        ):
+            if received > most:
+                raise ValueError(
+                    f"{list(self.needed)} must have at most {most} {of}. "
+                    f"Received: {received}."
+                )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
@@ -188,7 +195,7 @@ def service(
         most_new_tokens: that one request may ask for.
         most_beams: likewise.
         most_texts: likewise.
-        most_input: characters of one request, or ids, see `Function`.
+        most_input: characters of its needed inputs, or ids, see `Function`.
 
     Raises:
         FileNotFoundError: there is no .onnx file.

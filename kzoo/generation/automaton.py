@@ -88,7 +88,7 @@ class TokenAutomaton:
             later = [t or None for t in later]
             unknown = tokenizer.unknown_token_id
             shown = None if unknown is None else first[unknown]
-            if shown and shown.decode() != tokenizer.tokens([unknown])[0]:
+            if shown and shown != tokenizer.tokens([unknown])[0].encode():
                 first[unknown] = later[unknown] = None
         end = tokenizer.end_token_id if end_token_id is None else end_token_id
         allow = pattern is None

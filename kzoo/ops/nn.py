@@ -251,7 +251,7 @@ def _(graph, x):
 def silu(x):
     """x times sigmoid(x)."""
     if keras.backend.backend() == "tensorflow":
-        # Its own has a gradient of its own, see `tensorflow.own_gradient`.
+        # `tf.nn.silu` keeps every graph that it is called in, by `tf.custom_gradient`.
         return x * keras.ops.sigmoid(x)
     return keras.ops.silu(x)
 

@@ -14,7 +14,7 @@ def own_gradient(function):
     The gradient is as `tf.custom_gradient` has it. That keeps the graph in which it is
     called for good, which in `fit` is the whole step's, with every model and length: it
     is called in a small graph here, one for each kind of arguments and each thread, for
-    TensorFlow cannot take the gradient of one in two threads at a time.
+    TensorFlow cannot take the gradient of one in two threads at a time. They are kept.
 
     Args:
         function: of tensors, and of Python's numbers by name; it reads nothing else.

@@ -68,7 +68,7 @@ def test_json_is_answered_as_keras_does(client):
         ({"text": eval("[" * 40 + "'a'" + "]" * 40)}, "text"),
         ({"text": "a", "beams": 0}, "beams must be at least 1"),
         ({"text": "a", "beams": 33}, "beams must be at most 32 here. Received: 33."),
-        ({"text": ["a" * 5001, "b"]}, "10000 characters or ids, rows as long as the"),
+        ({"text": ["a" * 5001, "b"]}, "at most 10000 characters or ids, all rows as"),
         ({"text": [""] * 65}, "['text'] must have at most 64 rows"),
         ({"text": "a", "max_new_tokens": 1025}, "max_new_tokens must be at most 1024"),
     ],
@@ -82,6 +82,31 @@ def test_another_address_is_not_found(client):
     answer = client[0].post("/translate", json={})
     assert answer.status_code == 404
     assert answer.json()["detail"] == "Expected one of ['generate']."
+
+
+def test_needed_inputs_are_counted_together_and_may_be_scalars(recipe, tmp_path):
+    from fastapi.testclient import TestClient
+
+    shapes = dict(x=[None], y=[None], z=[])
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, 1, shape)
+        for name, shape in shapes.items()
+    ]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Sum", list(shapes), ["sum"])],
+        "sum",
+        inputs,
+        [onnx.helper.make_tensor_value_info("sum", 1, [None])],
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets)
+    onnx.save(model, tmp_path / "sum.onnx")
+    client = TestClient(recipe.service(tmp_path, most_input=7))
+    answer = client.post("/sum", json={"x": [1, 2, 3], "y": [4, 5, 6], "z": 2})
+    assert answer.json() == {"sum": [7.0, 9.0, 11.0]}
+    answer = client.post("/sum", json={"x": [1.0] * 4, "y": [1.0] * 4, "z": 2.0})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].endswith("Received: 9.")
 
 
 def test_infinity_is_a_number_of_json_and_nan_is_no_answer(recipe, tmp_path):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import threading
 
 import keras
 import numpy as np
@@ -137,11 +138,32 @@ def train(**changes):
     return model.train_on_batch({"token_ids": ids}, np.array([0, 1, 2]))
 
 
-def test_models_may_be_trained_in_several_threads():
+@pytest.mark.parametrize("width", [21, 22, 23])  # of no other test
+def test_several_threads_may_trace_a_gradient_at_once(width):
+    import tensorflow as tf
+
+    from kzoo.ops import tensorflow as kernels
+
+    together = threading.Barrier(4)
+    x = np.random.default_rng(0).normal(size=(2, width)).astype("float32")
+    ones = np.ones(width, "float32")
+
+    @tf.autograph.experimental.do_not_convert
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = kernels.layer_norm(x, ones, ones, 1e-5, True)
+        return tape.gradient(y, x, output_gradients=tf.square(x))
+
+    def trace():
+        function = tf.function(step)
+        together.wait(timeout=60)
+        return function(tf.constant(x)).numpy()
+
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        started = [pool.submit(train, hidden_dim=20) for _ in range(4)]
-    losses = [each.result() for each in started]
-    assert np.isfinite(np.array(losses, "float32")).all()
+        found = [each.result() for each in [pool.submit(trace) for _ in range(4)]]
+    for gradient in found:
+        np.testing.assert_allclose(gradient, step(tf.constant(x)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

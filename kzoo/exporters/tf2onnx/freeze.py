@@ -63,7 +63,7 @@ def freeze(model, signature):
         try:
             concrete = function.get_concrete_function(*signature.specs())
         except Exception as error:  # whatever the model's layers raise
-            said = " ".join(str(error).split())[:300]
+            said = " ".join(str(error).split())
             raise ExportError(
                 "TensorFlow cannot trace the model, whose inputs are "
                 f"{list(map(list, signature.shapes))}: {said}. "
