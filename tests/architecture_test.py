@@ -32,7 +32,7 @@ CHAIN = (
 BESIDE = {
     "tokenizers": {"config"},
     "data": {"config", "tokenizers"},
-    "training": {"config", "files"},
+    "training": {"config", "files", "ops"},
     "plots": {"config", "files"},
     "families": {"config", "checkpoints"},
     "checkpoints": {"config", "files"},

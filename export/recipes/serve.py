@@ -98,13 +98,11 @@ class Function:
                 )
         needed = [feed[name] for name in self.needed]
         rows = max((len(x) for x in needed if x.ndim), default=0)
+        size = sum(map(_size, needed))
+        in_words = "characters or ids, all rows as the longest"
         for received, most, of in (
             (rows, self.most_texts, "rows"),
-            (
-                sum(map(_size, needed)),
-                self.most_input,
-                "characters or ids, all rows as the longest",
-            ),
+            (size, self.most_input, in_words),
         ):
             if received > most:
                 raise ValueError(
