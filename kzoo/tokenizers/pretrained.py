@@ -323,15 +323,15 @@ def _fast(folder, library, layout, template, batching=None):
                     f"id {token_id}. Received: {library.token_to_id(token.content)}, "
                     "since ids before it are missing."
                 )
-    known = library.get_added_tokens_decoder().values()
-    known = {token.content: token for token in known}
+    added = library.get_added_tokens_decoder().values()
+    by_name = {token.content: token for token in added}
     named = [name for name in folder.names.values() if name]
     if layout == "fast":  # those that a class would name, where they are
         stated = {content_of(token) for token in folder.stated}
         named = [n for n in named if library.token_to_id(n) is not None or n in stated]
         folder.names = {r: n if n in named else None for r, n in folder.names.items()}
     for name in dict.fromkeys([*named, *map(content_of, folder.extra)]):
-        token = known.get(name)
+        token = by_name.get(name)
         # As transformers 5: what a tokenizer.json says of one without a role stays.
         kept = layout == "fast" and name not in named
         if token is None or not (token.special or kept):

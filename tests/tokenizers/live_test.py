@@ -132,7 +132,7 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
     tokenizer = load_pretrained_tokenizer(tmp_path, kind)
     known = getattr(transformers, f"{name}Tokenizer").from_pretrained(tmp_path)
     texts = ["<turn>hello hellos", "x<turn>", " hello  world", *drawn(40)]
-    names = {"\x00", *tokenizer.tokens(sorted(tokenizer.special_ids))}
+    names = {"\x00", *settings.get("additional_special_tokens", ())}
     texts = [text for text in texts if not any(name in text for name in names)]
     rows = [known(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert tokenizer.encode(texts) == rows
