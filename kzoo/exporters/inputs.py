@@ -32,8 +32,7 @@ class Batch:
 
     def reads(self, function):
         """Whether a function reads these."""
-        needed = {a.name for a in function.arguments if a.default is None}
-        return bool(function.given) or needed <= set(self.columns)
+        return bool(function.given) or set(_needed(function)) <= set(self.columns)
 
     def inputs_of(self, function):
         """The inputs of a function that reads these."""
@@ -64,6 +63,8 @@ def batches(task, inputs, functions, text, new_tokens):
         ExportError: an input that no function of the artifact takes.
     """
     rows, cut = _rows(task, inputs, text)
+    _check_read(rows, functions)
+    rows = sorted(rows, key=lambda row: (row.kind, row.length))
     found = []
     while rows:
         most = max(1, min(_ROWS, _NUMBERS // _numbers(functions, rows[-1].length)))
@@ -74,18 +75,14 @@ def batches(task, inputs, functions, text, new_tokens):
             name: column(task, name, [row.columns[name] for row in some])
             for name in some[0].columns
         }
-        batch = Batch(
-            tuple(row.name for row in some),
-            columns,
-            task.room(new_tokens, length) if hasattr(task, "room") else 0,
-            len(some) * _numbers(functions, length),
-        )
-        if not any(map(batch.reads, functions)):
-            raise ExportError(
-                f"{some[0].name} gives {list(columns)}, which no function of the "
-                f"artifact takes. It has {[f.name for f in functions]}."
+        found.append(
+            Batch(
+                tuple(row.name for row in some),
+                columns,
+                task.room(new_tokens, length) if hasattr(task, "room") else 0,
+                len(some) * _numbers(functions, length),
             )
-        found.append(batch)
+        )
     notes = ["Inputs longer than the model reads were cut as it cuts them."] * cut
     return found, notes
 
@@ -133,7 +130,7 @@ class _Row:
 
 
 def _rows(task, inputs, text):
-    """The rows, short ones first, and whether any text was cut."""
+    """The rows in the order of the inputs, and whether any text was cut."""
     if isinstance(inputs, str):
         raise ValueError(f"Expected a list of inputs. Received: {inputs!r}.")
     if not isinstance(inputs, Mapping):
@@ -159,7 +156,25 @@ def _rows(task, inputs, text):
             names = ["text"] if len(texts) == 1 else ["first", "second"]
             made = [dict(zip(names, texts, strict=True))]
         rows += [_Row(name, columns, length) for columns in made]
-    return sorted(rows, key=lambda row: (row.kind, row.length)), cut
+    return rows, cut
+
+
+def _check_read(rows, functions):
+    """Names the first row that no function reads."""
+    if any(function.given for function in functions):
+        return
+    for row in rows:
+        if not any(set(_needed(each)) <= set(row.columns) for each in functions):
+            takes = [f"{each.name} takes {_needed(each)}" for each in functions]
+            raise ExportError(
+                f"{row.name} gives {list(row.columns)}, which no function of the "
+                f"artifact takes: {', '.join(takes)}. Give inputs of that kind."
+            )
+
+
+def _needed(function):
+    """The names of the inputs that have no default."""
+    return [each.name for each in function.arguments if each.default is None]
 
 
 def _numbers(functions, length):

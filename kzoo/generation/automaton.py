@@ -120,7 +120,12 @@ class TokenAutomaton:
         table[1 : 1 + len(moves)][accepting, end] = len(table)
         if accepting[0]:
             table[begun, end] = len(table)
-        return cls(_trimmed(table, pattern))
+        return cls(
+            _trimmed(
+                table,
+                f"No tokens of this tokenizer write a text that matches {pattern!r}.",
+            )
+        )
 
     def without(self, tokens):
         """The automaton in which tokens are forbidden, too.
@@ -130,7 +135,13 @@ class TokenAutomaton:
         """
         table = self.transitions.copy()
         table[:, list(tokens)] = _DEAD
-        return TokenAutomaton(_trimmed(table, "the constraint without banned tokens"))
+        return TokenAutomaton(
+            _trimmed(
+                table,
+                "banned_tokens leave no text that the constraint allows. Received "
+                f"{len(tokens)} of them: give fewer.",
+            )
+        )
 
     def ending_with(self, tokens, end):
         """The automaton in which tokens may stand where the token `end` may, and only.
@@ -144,7 +155,13 @@ class TokenAutomaton:
         may_end = table[:, end] == ended
         may_end = may_end[:, None] | (table[:, list(tokens)] == ended)
         table[:, list(tokens)] = np.where(may_end, ended, _DEAD)
-        return TokenAutomaton(_trimmed(table, "the constraint with its stop tokens"))
+        return TokenAutomaton(
+            _trimmed(
+                table,
+                "stop_tokens leave no text that the constraint allows. Received "
+                f"{len(tokens)} of them: give fewer.",
+            )
+        )
 
     def behind(self, tokens):
         """The automaton that begins after these tokens, which it leads by alone."""
@@ -391,10 +408,11 @@ def _targets(row):
     return (np.flatnonzero(np.bincount(row + 1)) - 1).tolist()
 
 
-def _trimmed(table, pattern):
+def _trimmed(table, message):
     """The table without states that are never reached, or from which no end is.
 
     A token into one of the latter is forbidden, so that a search never gets stuck.
+    Raises a `ValueError` with the message where nothing is left.
     """
     states = len(table)
     targets = list(map(_targets, table))
@@ -410,9 +428,7 @@ def _trimmed(table, pattern):
                 useful[state] = True
                 waiting.append(state)
     if not useful[0]:
-        raise ValueError(
-            f"No tokens of this tokenizer write a text that matches {pattern!r}."
-        )
+        raise ValueError(message)
     table = np.where(np.append(useful, [True, False])[table], table, _DEAD)
     reached, waiting = {0}, [0]
     while waiting:

@@ -361,7 +361,8 @@ class SearchOptions:
         automaton = self._automaton(tokenizer, size, config.end_token_id)
         if automaton is not None:
             automaton = automaton.ending_with(stops, config.end_token_id)
-            automaton = automaton.without(banned) if banned else automaton
+            if banned and self.constraint is not None:
+                automaton = automaton.without(banned)  # else nothing need be written
             if forced is not None:
                 unwritten = _unwritten(tokenizer, automaton, forced)
                 automaton = automaton.behind(unwritten) if unwritten else automaton

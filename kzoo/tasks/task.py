@@ -471,7 +471,7 @@ class Task(FineTunes, Model):
     def _without_filling(self, metrics):
         """Metrics with Keras's accuracy as one that leaves out padding."""
         own = any(isinstance(each, TokenAccuracy) for each in self.default_metrics())
-        if not own:
+        if not own or isinstance(metrics, str):  # which Keras refuses
             return metrics
 
         def replaced(metric):

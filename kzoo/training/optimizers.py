@@ -103,6 +103,12 @@ class Adam(keras.optimizers.Adam):
         finally:
             self.weight_decay = rate
 
+    def apply(self, grads, trainable_variables=None):
+        """Updates the variables with their gradients, of which some may be None."""
+        if self.loss_scale_factor is not None:  # Keras divides, which is for arrays
+            grads = [each if each is None else _dense(each) for each in grads]
+        super().apply(grads, trainable_variables)
+
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable with its gradient."""
         if self.layer_decay is not None:

@@ -358,5 +358,5 @@ def test_text_goes_where_the_artifact_takes_text(tokenizer):
     model = make(kzoo.SentenceEmbedder, tokenizer)
     with pytest.raises(ValueError, match="The artifact takes text"):
         batches_of(model, [[5]], text=True)
-    with pytest.raises(ExportError, match="gives .'text'., which no function"):
-        batches_of(model, ["a"], text=True)  # those of ids
+    with pytest.raises(ExportError, match="0, 'ab' gives .'text'., .* takes .'token_"):
+        batches_of(model, ["ab", "a", "abc"], text=True)  # those of ids

@@ -414,8 +414,26 @@ def test_stop_tokens_end_what_matches_a_pattern():
         ):
             options |= dict(constraint="b{1,2}a*|cd", max_new_tokens=9)
             assert re.fullmatch("b{1,2}a*|cd", model.generate(prompt, **options))
-    with pytest.raises(ValueError, match="'the constraint with its stop tokens'"):
+    with pytest.raises(ValueError, match="stop_tokens leave no text .* 1 of them"):
         model.generate("ab", constraint="aa", stop_tokens=["a"])
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("make", [causal, seq2seq])
+def test_a_stop_string_and_a_banned_end(make):
+    model = perturbed(make())
+    size, decode = model.tokenizer.vocabulary_size, model.tokenizer.decode
+    special = [i for i in range(size) if len(decode([[i]])[0]) != 1]
+    assert model.config.end_token_id in special
+    options = dict(banned_tokens=special, max_new_tokens=6)
+    plain = model.generate("ab", **options)
+    assert len(plain) == 6
+    for never in ("#", "xyz"):  # none of the tokenizer's tokens write them
+        assert model.generate("ab", stop=never, **options) == plain
+    stopped = model.generate("ab", stop=plain[3:5], **options)
+    assert stopped == plain[: plain.index(plain[3:5])]
+    options["banned_tokens"].append("a")
+    assert "a" not in model.generate("ab", stop="a", **options)
 
 
 @pytest.mark.usefixtures("eager")

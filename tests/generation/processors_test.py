@@ -413,7 +413,7 @@ def test_bans_hold_at_any_temperature():
             dict(forced_prefix=[5, TOKENIZER.end_token_id, 6]),
             "nothing can be forced behind it. Received",
         ),
-        (dict(constraint="ab|ca", banned_tokens="a"), "No tokens of this tokenizer"),
+        (dict(constraint="ab|ca", banned_tokens="a"), "banned_tokens leave no text"),
         (dict(constraint="ab", min_new_tokens=3), "min_new_tokens=3 is more than"),
         (dict(constraint="^ab"), "leave out . and"),
         (dict(forced_tokens={"0": 5}), "places, 0 the first"),

@@ -69,6 +69,13 @@ def test_accuracy_leaves_out_ignored_targets():
     assert measured(model, sentences, right, metrics=["accuracy"])["accuracy"] == 1.0
 
 
+def test_metrics_that_keras_refuses_are_shown_as_they_were_given():
+    model = tagger()
+    sentences = [["abcd", "ab"], ["abc"]]
+    with pytest.raises(ValueError, match="metrics=accuracy of type <class 'str'>"):
+        measured(model, sentences, model.tag(sentences), metrics="accuracy")
+
+
 def test_metrics_of_keras_that_count_padding_are_named():
     own = keras.metrics.SparseCategoricalAccuracy(name="right")
     with pytest.warns(UserWarning, match="count padding, too: .'right'"):

@@ -195,6 +195,7 @@ def test_a_token_twice_in_a_batch_has_one_gradient(road):
         ({"clipvalue": 1.5}, [-1.5, 0, 1.5, 0]),
         ({"clipnorm": 2.0}, [-(2**0.5), 0, 2**0.5, 0]),
         ({"global_clipnorm": 1.0}, [-(0.5**0.5), 0, 0.5**0.5, 0]),
+        ({"loss_scale_factor": 2.0}, [-1, 0, 1, 0]),
         ({}, [-2, 0, 2, 0]),
     ],
 )
