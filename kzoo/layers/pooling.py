@@ -31,10 +31,7 @@ class Pooling(Configured):
         super().__init__(**kwargs)
         check_choice("Pooling.kind", kind, get_args(PoolingKind))
         self.kind = kind
-
-    def build(self, *_):
-        """Nothing to build."""
-        self.built = True
+        self.built = True  # there is nothing to build
 
     def call(self, x, padding_mask):
         """Pools.

@@ -162,8 +162,8 @@ def attention_heads(weights, *, lengths=None, layers=None, example=0, title=None
     side = float(np.clip(11.0 / max(count, len(maps)), 0.45, 1.3))  # inches a head
     shape = np.array([across, down]) / max(across, down) * side
     shape = np.maximum(shape, 0.3)
-    height = max(2.6, len(maps) * shape[1] + 0.8)  # that of the colour bar's label
-    figure = new_figure(count * shape[0] + 1.5, height)
+    inches = max(2.6, len(maps) * shape[1] + 0.8)  # that of the colour bar's label
+    figure = new_figure(count * shape[0] + 1.5, inches)
     axes = figure.subplots()
     highest = float(np.nanmax(mosaic)) or 1.0
     image = axes.imshow(

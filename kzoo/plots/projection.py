@@ -97,7 +97,7 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
             text.set_parse_math(False)
     add_title(figure, title)
     if labels is not None:
-        _label_points(figure, axes, points, [visible(x, 24) for x in labels])
+        _label_points(figure, axes, points, [visible(x, 24, 11) for x in labels])
     return figure
 
 

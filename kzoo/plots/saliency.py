@@ -1,5 +1,7 @@
 """Tokens on a coloured background: what each says for or against an answer."""
 
+import unicodedata
+
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -28,7 +30,8 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
     Blue is for, red is against where values are signed, white is 0; the largest
     absolute value has the full colour. Lines are broken between tokens and after
     newlines. Tokens of one word stand close: those without a mark of a space before
-    them, where tokens have such marks.
+    them, where tokens have such marks. Lines of a text in a script that is written from
+    right to left begin on the right.
 
     Args:
         tokens: strings.
@@ -73,6 +76,7 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
     # Without a layout engine: all places are computed here, in inches from the top.
     figure = ShownFigure(figsize=(width, 1.0), dpi=150)
     boxes, lines = _lines(figure, tokens, width - 2 * _MARGIN)
+    from_the_right = _from_the_right(tokens)
     head = 0.42 if title else 0.12
     height = head + lines * _LINE + 0.75
     figure.set_size_inches(width, height)
@@ -80,6 +84,8 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
     axes.set_axis_off()
     fonts = token_fonts()
     for (text, x, line, length), value in zip(boxes, values, strict=True):
+        if from_the_right:
+            x = width - 2 * _MARGIN - x - length
         color = scale.to_rgba(value)
         top = head + line * _LINE
         axes.add_patch(
@@ -141,6 +147,12 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
         va="center",
     )
     return figure
+
+
+def _from_the_right(tokens):
+    """Whether most letters are of scripts that are written from right to left."""
+    kinds = [unicodedata.bidirectional(letter) for letter in "".join(tokens)]
+    return sum(kind in ("R", "AL") for kind in kinds) > kinds.count("L")
 
 
 def _lines(figure, tokens, width):

@@ -142,10 +142,18 @@ def token_fonts():
     return [*matplotlib.rcParams["font.family"], *more]
 
 
-def visible(token, longest=16):
-    """A token as a label: white space at its ends is seen, a long one cut."""
+def visible(token, longest=16, tail=0):
+    """A token as a label: white space at its ends is seen, a long one cut.
+
+    Args:
+        token: a string.
+        longest: letters of a label.
+        tail: how many of them are the last of one that is cut.
+    """
     text = str(token).translate(_VISIBLE)
     inner = text.strip(" ")
     before = len(text) - len(text.lstrip(" ")) if inner else len(text)
     text = "␣" * before + inner + "␣" * (len(text) - before - len(inner))
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    if len(text) <= longest:
+        return text
+    return text[: longest - 1 - tail] + "…" + text[len(text) - tail :]

@@ -36,6 +36,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
     an epoch must depend on the epoch or on a `stateful` object: `fit(shuffle=True)` on
     arrays draws a new order from the global generator and is not repeatable. On torch,
     where dropout draws from the global generator, too, each epoch seeds it anew.
+    Another backend can go on from the file; its dropout draws other numbers.
 
     A file is complete or not there: it is written beside, flushed and renamed, so a
     kill or a full disk leaves the previous one. The epoch of `fit` is restored too;
@@ -88,7 +89,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             _check_fits(self.path, meta, self._variables(), self.stateful)
             _check_config(self.path, meta, model)
             for i, variable in enumerate(self._variables()):
-                variable.assign(read(i))
+                variable.assign(read(i).astype(_stored(variable)))
         if self._seed is not None and meta.get("seed") is not None:
             self._seed = meta["seed"]
         for name, thing in self.stateful.items():
@@ -431,6 +432,21 @@ def _describe(variables):
     ]
 
 
+def _stored(variable):
+    """The dtype in the file: .npy has no bfloat16."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _alike(there, here):
+    """Whether two descriptions are of one variable.
+
+    Counters and seeds are integers of a backend's own kind.
+    """
+    kinds = ["int" if "int" in dtype else dtype for *_, dtype in (there, here)]
+    return there[1] == here[1] and kinds[0] == kinds[1]
+
+
 def _write_arrays(path, variables, meta):
     """Writes the file beside `path`, one variable in memory at a time, and renames."""
     make_folder(path.parent)
@@ -440,8 +456,7 @@ def _write_arrays(path, variables, meta):
             archive.writestr("meta.json", json.dumps(meta))
             for i, variable in enumerate(variables):
                 array = keras.ops.convert_to_numpy(variable.value)
-                if array.dtype.name == "bfloat16":  # .npy has no bfloat16
-                    array = array.astype(np.float32)
+                array = array.astype(_stored(variable), copy=False)
                 with archive.open(f"{i}.npy", "w", force_zip64=True) as entry:
                     npy_format.write_array(entry, np.asarray(array), allow_pickle=False)
         file.flush()
@@ -472,7 +487,7 @@ def _check_fits(path, meta, variables, stateful=()):
     if len(saved) != len(present):
         problem = f"it has {len(saved)} variables, the training has {len(present)}"
     for there, here in zip(saved, present, strict=False):
-        if problem is None and there[1:] != here[1:]:
+        if problem is None and not _alike(there, here):
             problem = f"it has {there}, the training has {here}"
     if problem is None and set(stateful) != set(meta.get("stateful", ())):
         problem = (

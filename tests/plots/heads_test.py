@@ -30,7 +30,8 @@ def test_layers_run_down_and_heads_across():
     assert [t.get_text() for t in axes.get_yticklabels()] == ["1", "2", "3"]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "2"]
     # Layer 1 is on top, and each label stands at the middle of its maps.
-    assert axes.get_ylim()[1] < axes.get_yticks()[0] < axes.get_yticks()[1]
+    assert axes.get_ylim() == (13.5, -0.5)
+    assert list(axes.get_yticks()) == [1.5, 1.5 + 4 + 1, 1.5 + 2 * (4 + 1)]
     assert list(axes.get_xticks()) == [2.0, 2.0 + 5 + 1]
 
 

@@ -75,6 +75,15 @@ def test_labels_stand_beside_their_points_and_do_not_overlap(tmp_path):
     assert note.startswith(f"{left_out} of 30 labels") if left_out else not note
 
 
+def test_long_labels_with_one_beginning_differ():
+    labels = [f"A sentence that is rather long and ends with {i:02}" for i in range(30)]
+    texts = plots.embedding_projection(VECTORS, labels).axes[0].texts
+    shown = [text.get_text() for text in texts]
+    assert len(set(shown)) == len(shown) > 1
+    for text in shown:
+        assert len(text) == 24 and text.startswith("A sentence t…nds with ")
+
+
 def test_labels_of_equal_points_are_left_out_and_counted():
     figure = plots.embedding_projection(
         np.zeros((9, 3)), [f"same {i}" for i in range(9)]

@@ -50,6 +50,16 @@ def test_unsigned_values_begin_at_white():
     assert ticks(plots.saliency("ab", [0.0, 2.0], signed=True)) == [-2.0, 0.0, 2.0]
 
 
+def test_a_text_from_right_to_left_begins_on_the_right():
+    words = ["שלום", "עולם", "AI"]
+    first, second, third = tokens(plots.saliency(words, [1.0, 2.0, 3.0], width=5.0))
+    assert [first[0], second[0], third[0]] == words
+    assert first[4] == pytest.approx(5.0 - 0.15)
+    assert first[2] > second[4] > second[2] > third[4] > 0.15
+    other = tokens(plots.saliency(["AI", "is", "ש"], [1.0, 2.0, 3.0]))
+    assert 0.15 == pytest.approx(other[0][2]) and other[0][4] < other[1][2]
+
+
 def test_a_label_is_no_formula(tmp_path):
     figure = plots.saliency("ab", [0.0, 2.0], label="$\\b{$")
     figure.savefig(tmp_path / "saliency.png")
