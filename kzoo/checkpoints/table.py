@@ -319,6 +319,7 @@ class Family:
         if head is None:
             return {}
         options = dict(head.options)
+        keys = {**_defaults(self.rules), **keys}
         for rule in head.rules:
             options |= _read(rule.read, rule.names, keys)
         return options

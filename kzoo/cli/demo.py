@@ -41,7 +41,7 @@ text where kzoo\\[text] is installed; both are verified against it.
 """
 
 BASE = "multi30k-en-de"
-PAIRS, EPOCHS, BATCH_SIZE, PEAK, HELD_OUT = 8_000, 3, 64, 3e-3, 500
+PAIRS, EPOCHS, BATCH_SIZE, PEAK, HELD_OUT = 8_000, 3, 16, 3e-3, 500
 LENGTH = 16  # the most tokens of a date, twice what most have
 EXPECTED = 0.97
 _SHOWN = "Wednesday, 27 March 1985"  # a date that is held out for good

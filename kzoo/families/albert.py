@@ -6,13 +6,21 @@ from kzoo.checkpoints.table import Family
 from kzoo.families.bert import BERT, FIXED, HEAD_ACTIVATION, rules, segments
 
 TABLES = {k: v for k, v in BERT.modules.items() if v.startswith("embeddings.")}
+
+
+def _groups(keys):
+    groups, layers = keys.get("num_hidden_groups", 1), keys.get("num_hidden_layers", 12)
+    if groups < 1 or layers % groups:
+        raise Unsupported(
+            f"num_hidden_groups={groups} is not supported. Supported: a number that "
+            f"divides num_hidden_layers={layers}."
+        )
+    return {"layer_groups": None if groups == layers else groups}
+
+
 GROUPS = Rule(
     ("num_hidden_groups", "num_hidden_layers"),
-    lambda keys: {
-        "layer_groups": None
-        if keys.get("num_hidden_groups", 1) == keys.get("num_hidden_layers", 12)
-        else keys.get("num_hidden_groups", 1)
-    },
+    _groups,
     lambda field_of: {
         "num_hidden_groups": field_of("layer_groups") or field_of("num_layers")
     },

@@ -98,6 +98,14 @@ class Template:
 
         return Template(changed(self.single), changed(self.pair))
 
+    def in_one_segment(self):
+        """The template with all in the first segment."""
+
+        def flat(parts):
+            return parts and tuple((part, 0) for part, _ in parts)
+
+        return Template(flat(self.single), flat(self.pair))
+
     def ids(self):
         """All ids that it adds."""
         return {part for part, _ in (*self.single, *(self.pair or ()))} - {*TEXTS}

@@ -95,6 +95,11 @@ _OF_LAYOUT = {
 # uniform, and how they are split; the others, and the library's own, follow the file.
 NORMALIZING = tuple(name for name, own in _NAMES.items() if own is _BERT)
 SPLITTING = ("GPT2", "Roberta", "Bart", "Longformer", "LED", "Qwen2", "GPTNeoX")
+# No family's own. Texts come without segments, unless the settings name them, and so
+# they do from classes of families but these.
+GENERIC = ("PreTrained", "TokenizersBackend")
+SEGMENTED = ("Bert", "Electra", "MobileBert")
+SEGMENTS = "token_type_ids"
 MOST_IDS = 2**24  # ids: a file that claims more would take all memory
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -180,10 +185,10 @@ class TokenizerFolder:
             "tokenizer_class"
         )
         if name:
-            name = re.sub(r"Tokenizer(Fast)?$", "", str(name))
+            name = family_name(name)
         of_model = _CLASSES.get(self.config.get("model_type"))
         self.makes = name or of_model  # which class reads a tokenizer.json
-        if not name or name in ("PreTrained", "TokenizersBackend"):
+        if not name or name in GENERIC:
             name = of_model
             if name == "M2M100" and kind == "fairseq_sentencepiece":
                 name = "Nllb"
@@ -243,6 +248,16 @@ class TokenizerFolder:
         added = [str(token.content) for token in self.added.values() if token.special]
         return list(dict.fromkeys([*named, *map(content_of, self.extra), *added]))
 
+    @property
+    def has_segments(self):
+        """Whether the second text of a pair is told from the first.
+
+        By ALBERT's class it is here, though not in transformers 5: it was in those
+        that its checkpoints are of.
+        """
+        said = self.settings.get("model_input_names")
+        return self.makes not in GENERIC if said is None else SEGMENTS in said
+
     def json(self, name):
         """A file's dict, or an empty one where there is none."""
         path = self.path / name
@@ -295,6 +310,11 @@ def _ids(config, name):
     found = config.get(name)
     found = found if isinstance(found, list) else [found]
     return [] if None in found else found
+
+
+def family_name(tokenizer_class):
+    """Such as "Bert" of "BertTokenizerFast"."""
+    return re.sub(r"Tokenizer(Fast)?$", "", str(tokenizer_class))
 
 
 def content_of(token):

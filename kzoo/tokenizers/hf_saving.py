@@ -13,8 +13,11 @@ from kzoo.tokenizers.hf_folder import (
     FAST_FILE,
     LAYOUT_FILES,
     ROLES,
+    SEGMENTED,
+    SEGMENTS,
     TEMPLATE_FILE,
     TEMPLATES_FOLDER,
+    family_name,
 )
 from kzoo.tokenizers.pretrained import template_of
 
@@ -32,7 +35,9 @@ def named_padding(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer.with_conventions(settings=settings)
 
 
-def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
+def save_pretrained_tokenizer(
+    tokenizer: Tokenizer, folder, template=None, segments=False
+):
     """Writes a folder that transformers' `AutoTokenizer` reads, with equal ids.
 
     Args:
@@ -41,6 +46,8 @@ def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
         folder: made when missing.
         template: a `Template` for a tokenizer that has none; by default start and end
             token stand around a text, as kzoo's encoders read it.
+        segments: whether the model tells two texts apart by them, which most classes
+            of tokenizers give only where the settings say so.
 
     Raises:
         ValueError: transformers has no layout for such a tokenizer.
@@ -63,6 +70,9 @@ def save_pretrained_tokenizer(tokenizer: Tokenizer, folder, template=None):
             names = ["spiece.model"]
         for name in names:
             files[name] = _content_of(tokenizer, name)
+    if segments and family_name(settings.get("tokenizer_class")) not in SEGMENTED:
+        inputs = ["input_ids", SEGMENTS, "attention_mask"]
+        settings.setdefault("model_input_names", inputs)
     files |= _templates(conventions, settings)
     named = {f"{r}_token" for r in ROLES} | {"additional_special_tokens"}
     special = {name: value for name, value in settings.items() if name in named}

@@ -58,8 +58,11 @@ def load_pretrained_tokenizer(
 
     Its ids are those that the class which the folder names gives in transformers 5, but
     for names of special tokens in a text, which are text here; and it knows what stands
-    around texts, see `Conventions`. A `tokenizer.json` is read where there is one.
-    Llama's and Gemma's models have a start token in front where the settings say so.
+    around texts, see `Conventions`. A `tokenizer.json` is read where there is one, and
+    followed where classes of transformers 5 make it anew with other rules than it
+    states: of settings that contradict it only those of BERT's way to make texts
+    uniform, and the space in front of byte-level BPE, are heeded. Llama's and Gemma's
+    models have a start token in front where the settings say so.
 
     Args:
         folder: with the tokenizer's files.
@@ -312,6 +315,7 @@ def template_of(library):
 
 def _fast(folder, library, layout, template, batching=None):
     """A `FastTokenizer` with all the special tokens that the folder names."""
+    template = template if folder.has_segments else template.in_one_segment()
     known = library.get_added_tokens_decoder()
     for token_id, token in folder.added.items():
         own = known.get(token_id)

@@ -15,7 +15,7 @@ from kzoo.layers.lora import lora_merged
 from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tasks.weights_file import stored
 from kzoo.tokenizers import save_pretrained_tokenizer
-from kzoo.tokenizers.hf_folder import TEMPLATES_FOLDER
+from kzoo.tokenizers.hf_folder import TEMPLATES_FOLDER, family_name
 from kzoo.tokenizers.hf_saving import named_padding
 from kzoo.zoo.hf_keys import ACTIVATIONS, GENERATING, GENERATION_FILE, LABELLED, NUMBER
 from kzoo.zoo.pretrained import as_loaded, tied
@@ -100,7 +100,21 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
             if loaded.said["generation"]:
                 files[GENERATION_FILE] = loaded.said["generation"]
         _write(task, Path(folder), tensors, files, max_shard_bytes)
+    if described.model_type == "qwen2" and task.tokenizer is not None:
+        _warn_of_class(task.tokenizer)
     return described.model_type
+
+
+def _warn_of_class(tokenizer):
+    """transformers 5 makes any tokenizer of Qwen2 anew, with that one's rules."""
+    own = str(tokenizer.conventions.settings.get("tokenizer_class"))
+    if family_name(own) != "Qwen2":
+        warnings.warn(
+            "transformers' AutoTokenizer reads every tokenizer of model_type='qwen2' "
+            "as Qwen2's own, which this one is not, so it may give other ids. Read it "
+            "with transformers.PreTrainedTokenizerFast.from_pretrained.",
+            stacklevel=3,
+        )
 
 
 def _write(task, folder, tensors, files, max_shard_bytes):
@@ -116,7 +130,8 @@ def _write(task, folder, tensors, files, max_shard_bytes):
         if task.tokenizer is not None:
             generates = type(task).__name__ in GENERATING
             tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
-            save_pretrained_tokenizer(tokenizer, scratch, task.template)
+            segments = "segment_ids" in task._signature()
+            save_pretrained_tokenizer(tokenizer, scratch, task.template, segments)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
         # Without it, which comes last, a folder is no model: none is a mixture of two.
         (folder / CONFIG_FILE).unlink(missing_ok=True)

@@ -284,6 +284,7 @@ def test_options_of_a_published_head_are_read():
         (DISTILBERT_SST2, {"activation": "mish"}),
         (DISTILBERT_SST2, {"pruned_heads": {"0": [1]}}),
         (ALBERT_BASE, {"inner_group_num": 2}),
+        (ALBERT_BASE, {"num_hidden_groups": 5}),
         (ALBERT_BASE, {"position_embedding_type": "relative_key_query"}),
         (ELECTRA_SMALL, {"add_cross_attention": True}),
         (MODERNBERT_BASE, {"classifier_activation": "mish"}),
@@ -300,6 +301,16 @@ def test_what_kzoo_does_not_compute_is_refused_by_name(keys, change):
         family = family_of(keys["model_type"])
         family.read_config({**keys, **change})
         family.head_options("TextClassifier", {**keys, **change})
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [(ALBERT_BASE, "gelu_tanh"), (BERT_BASE_CHINESE, "gelu")]
+)
+def test_a_head_has_its_familys_activation_where_none_is_said(keys, name):
+    keys = {key: value for key, value in keys.items() if key != "hidden_act"}
+    family = family_of(keys["model_type"])
+    assert family.read_config(keys).encoder.activation == name
+    assert family.head_options("MaskedLM", keys)["hidden_activation"] == name
 
 
 def new_encoder(segments):

@@ -12,6 +12,7 @@ from kzoo.tokenizers import (
     load_pretrained_tokenizer,
     save_pretrained_tokenizer,
 )
+from kzoo.tokenizers.conventions import Template
 from tests.golden import folders as golden
 
 transformers = pytest.importorskip("transformers")
@@ -172,3 +173,12 @@ def test_trained_tokenizers_are_read_by_transformers(algorithm, tmp_path):
     assert known.mask_token_id == own.mask_token_id
     again = load_pretrained_tokenizer(tmp_path)
     assert again._ids == own._ids
+    assert "token_type_ids" not in known("A man", "rides")
+    end = [own.end_token_id]
+    template = Template.of([own.start_token_id], end, end, segments=(0, 1))
+    save_pretrained_tokenizer(own, tmp_path, template, segments=True)
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path)("A man", "rides")
+    again = load_pretrained_tokenizer(tmp_path)
+    joined = again.conventions.template.join(again.encode(["A man", "rides"]))
+    assert joined == (read["input_ids"], read["token_type_ids"])
+    assert joined == template.join(own.encode(["A man", "rides"]))

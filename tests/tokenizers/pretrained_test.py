@@ -146,6 +146,9 @@ def test_templates_stand_around_texts_as_transformers_has_them(load, name):
         found = with_template(tokenizer, *pair)
         if cases["kind"] in ("marian", "m2m100"):  # their models have no segments
             found, segments = (found[0], None), None
+        elif name in ("llama3", "llama_metaspace", "llama_prepend", "qwen"):
+            # Of no family's class, which tells texts apart only when it is asked to.
+            segments = [0] * len(ids)
         assert found == (ids, segments)
 
 
@@ -710,6 +713,44 @@ def test_case_is_the_files_or_the_classes(cls, settings, lowers, load, tmp_path)
     tokenizer = read(tmp_path, described, **settings, tokenizer_class=cls)
     upper, lower = tokenizer.encode(["THE", "the"])
     assert (upper == lower) == lowers
+
+
+NAMES_OF_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "model_type", "told"),
+    [
+        ("BertTokenizer", {}, "bert", True),
+        (None, {}, "bert", True),
+        ("BertTokenizer", {"model_input_names": ["input_ids"]}, "bert", False),
+        ("TokenizersBackend", {}, "bert", False),
+        ("PreTrainedTokenizerFast", {}, "bert", False),
+        ("TokenizersBackend", {"model_input_names": NAMES_OF_INPUTS}, "bert", True),
+        ("AlbertTokenizerFast", {}, "albert", True),
+    ],
+)
+def test_texts_of_a_pair_are_told_apart_where_the_class_or_its_settings_say_so(
+    cls, settings, model_type, told, load, tmp_path
+):
+    described = library_of("bert_cased_json", load)
+    config = json.dumps({"model_type": model_type})
+    (tmp_path / "config.json").write_text(config)
+    if cls:
+        settings = {**settings, "tokenizer_class": cls}
+    tokenizer = read(tmp_path, described, **settings)
+    ids, segments = with_template(tokenizer, "a", "b")
+    assert sum(segments) == (2 if told else 0) and len(ids) == len(segments) == 5
+    # It stays so in what is written.
+    save_pretrained_tokenizer(tokenizer, tmp_path / "out")
+    (tmp_path / "out" / "config.json").write_text(
+        (tmp_path / "config.json").read_text()
+    )
+    again = load_pretrained_tokenizer(tmp_path / "out")
+    assert again.conventions.template.pair[-1][1] == (1 if told and cls else 0)
+    save_pretrained_tokenizer(tokenizer, tmp_path / "out", segments=True)
+    again = load_pretrained_tokenizer(tmp_path / "out")
+    assert with_template(again, "a", "b") == (ids, segments)
 
 
 def test_flags_of_added_tokens_are_those_of_the_settings(load, tmp_path):

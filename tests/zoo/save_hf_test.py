@@ -63,6 +63,10 @@ def test_a_tokenizer_that_kzoo_trained_reads_as_the_task_does(
     task = kind(config, tokenizer=tokenizer, **options)
     perturb(task.named_variables().values())
     kzoo.save_hf(task, tmp_path / "out", family)
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    # Else transformers would not tell texts of a pair apart.
+    named = "token_type_ids" in settings.get("model_input_names", [])
+    assert named == (family == "bert")
     again = kzoo.from_preset(tmp_path / "out")
     assert type(again) is kind
     rows = [task.text_rows(example) for example in examples]
@@ -74,6 +78,22 @@ def test_a_tokenizer_that_kzoo_trained_reads_as_the_task_does(
     else:
         for one, other in zip(again.predict(examples), task.predict(examples)):
             np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_tokenizer_that_transformers_makes_anew_is_warned_of(tmp_path):
+    tokenizer = kzoo.FastTokenizer.train(WORDS, 20, algorithm="character")
+    written("qwen2", tmp_path)
+    config = kzoo.from_preset(tmp_path).config
+    task = kzoo.CausalLM(config, tokenizer=None)
+    kzoo.save_hf(task, tmp_path / "out")
+    config = config.replace(
+        pad_token_id=tokenizer.pad_token_id,
+        start_token_id=tokenizer.start_token_id,
+        end_token_id=tokenizer.end_token_id,
+    )
+    task = kzoo.CausalLM(config, tokenizer=tokenizer)
+    with pytest.warns(UserWarning, match="model_type='qwen2' as Qwen2's own"):
+        assert kzoo.save_hf(task, tmp_path / "out", "qwen2") == "qwen2"
 
 
 def test_adapters_stay_in_a_folder_of_kzoo_whatever_is_asked_for(tmp_path):
