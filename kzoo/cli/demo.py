@@ -25,7 +25,7 @@ from kzoo.cli.console import (
 from kzoo.files import make_folder, write_json
 
 HELP = """
-See all of kzoo at work in about two minutes, without a network.
+See all of kzoo at work in two to three minutes, without a network.
 
 The presets that kzoo ships each answer an example: they translate, classify, tag and
 write. Then the translator of captions learns something new: to write dates ("le 3 mars

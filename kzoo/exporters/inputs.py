@@ -32,7 +32,7 @@ class Batch:
 
     def reads(self, function):
         """Whether a function reads these."""
-        return bool(function.given) or set(_needed(function)) <= set(self.columns)
+        return _reads(function, self.columns)
 
     def inputs_of(self, function):
         """The inputs of a function that reads these."""
@@ -161,15 +161,18 @@ def _rows(task, inputs, text):
 
 def _check_read(rows, functions):
     """Names the first row that no function reads."""
-    if any(function.given for function in functions):
-        return
     for row in rows:
-        if not any(set(_needed(each)) <= set(row.columns) for each in functions):
+        if not any(_reads(each, row.columns) for each in functions):
             takes = [f"{each.name} takes {_needed(each)}" for each in functions]
             raise ExportError(
                 f"{row.name} gives {list(row.columns)}, which no function of the "
                 f"artifact takes: {', '.join(takes)}. Give inputs of that kind."
             )
+
+
+def _reads(function, names):
+    """Whether a function reads inputs of these names."""
+    return bool(function.given) or set(_needed(function)) <= set(names)
 
 
 def _needed(function):

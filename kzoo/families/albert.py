@@ -9,13 +9,13 @@ TABLES = {k: v for k, v in BERT.modules.items() if v.startswith("embeddings.")}
 
 
 def _groups(keys):
-    groups, layers = keys.get("num_hidden_groups", 1), keys.get("num_hidden_layers", 12)
-    if groups < 1 or layers % groups:
+    groups, count = keys.get("num_hidden_groups", 1), keys.get("num_hidden_layers", 12)
+    if not groups or groups < 1 or count % groups:
         raise Unsupported(
             f"num_hidden_groups={groups} is not supported. Supported: a number that "
-            f"divides num_hidden_layers={layers}."
+            f"divides num_hidden_layers={count}."
         )
-    return {"layer_groups": None if groups == layers else groups}
+    return {"layer_groups": None if groups == count else groups}
 
 
 GROUPS = Rule(

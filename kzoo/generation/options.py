@@ -362,7 +362,7 @@ class SearchOptions:
         if automaton is not None:
             automaton = automaton.ending_with(stops, config.end_token_id)
             if banned and self.constraint is not None:
-                automaton = automaton.without(banned)  # else nothing need be written
+                automaton = automaton.without(banned)  # that what is left can end
             if forced is not None:
                 unwritten = _unwritten(tokenizer, automaton, forced)
                 automaton = automaton.behind(unwritten) if unwritten else automaton

@@ -1,5 +1,6 @@
 """Tokens on a coloured background: what each says for or against an answer."""
 
+import re
 import unicodedata
 
 import numpy as np
@@ -150,8 +151,9 @@ def saliency(tokens, values, *, signed=None, title=None, label="saliency", width
 
 
 def _from_the_right(tokens):
-    """Whether most letters are of scripts that are written from right to left."""
-    kinds = [unicodedata.bidirectional(letter) for letter in "".join(tokens)]
+    """Whether most letters, but those of special tokens, are written so."""
+    words = [each for each in tokens if not re.fullmatch(r"<.*>|\[.*\]", each)]
+    kinds = [unicodedata.bidirectional(letter) for letter in "".join(words)]
     return sum(kind in ("R", "AL") for kind in kinds) > kinds.count("L")
 
 

@@ -95,11 +95,11 @@ _OF_LAYOUT = {
 # uniform, and how they are split; the others, and the library's own, follow the file.
 NORMALIZING = tuple(name for name, own in _NAMES.items() if own is _BERT)
 SPLITTING = ("GPT2", "Roberta", "Bart", "Longformer", "LED", "Qwen2", "GPTNeoX")
-# No family's own. Texts come without segments, unless the settings name them, and so
-# they do from classes of families but these.
-GENERIC = ("PreTrained", "TokenizersBackend")
+GENERIC = ("PreTrained", "TokenizersBackend")  # of no family
+# Whose texts have segments in transformers 5 where the settings do not name inputs.
 SEGMENTED = ("Bert", "Electra", "MobileBert")
 SEGMENTS = "token_type_ids"
+INPUTS = ("input_ids", SEGMENTS, "attention_mask")
 MOST_IDS = 2**24  # ids: a file that claims more would take all memory
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -250,13 +250,15 @@ class TokenizerFolder:
 
     @property
     def has_segments(self):
-        """Whether the second text of a pair is told from the first.
+        """Whether texts have the segments that stand in a template.
 
-        By ALBERT's class it is here, though not in transformers 5: it was in those
-        that its checkpoints are of.
+        Where the settings do not name inputs, a class of a family leaves them to the
+        model; another one, which transformers 5 reads with its class for all, has none.
         """
         said = self.settings.get("model_input_names")
-        return self.makes not in GENERIC if said is None else SEGMENTS in said
+        if said is not None:
+            return SEGMENTS in said
+        return self.makes in (None, *_NAMES, *_CLASSES.values())
 
     def json(self, name):
         """A file's dict, or an empty one where there is none."""

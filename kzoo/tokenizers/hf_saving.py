@@ -11,10 +11,10 @@ from kzoo.tokenizers.fast import FastTokenizer
 from kzoo.tokenizers.hf_folder import (
     DEFAULT_TEMPLATE,
     FAST_FILE,
+    INPUTS,
     LAYOUT_FILES,
     ROLES,
     SEGMENTED,
-    SEGMENTS,
     TEMPLATE_FILE,
     TEMPLATES_FOLDER,
     family_name,
@@ -46,8 +46,8 @@ def save_pretrained_tokenizer(
         folder: made when missing.
         template: a `Template` for a tokenizer that has none; by default start and end
             token stand around a text, as kzoo's encoders read it.
-        segments: whether the model tells two texts apart by them, which most classes
-            of tokenizers give only where the settings say so.
+        segments: whether the model reads segments, which most classes of transformers
+            give only where the settings name them.
 
     Raises:
         ValueError: transformers has no layout for such a tokenizer.
@@ -56,7 +56,7 @@ def save_pretrained_tokenizer(
     layout, settings = conventions.layout, dict(conventions.settings)
     files = {}
     if isinstance(tokenizer, FastTokenizer):
-        files[FAST_FILE] = _json_with_template(tokenizer, template)
+        files[FAST_FILE] = _json_with_template(tokenizer, template, segments)
         if layout is None:
             settings = _own_settings(tokenizer)
     elif layout is None:
@@ -71,8 +71,7 @@ def save_pretrained_tokenizer(
         for name in names:
             files[name] = _content_of(tokenizer, name)
     if segments and family_name(settings.get("tokenizer_class")) not in SEGMENTED:
-        inputs = ["input_ids", SEGMENTS, "attention_mask"]
-        settings.setdefault("model_input_names", inputs)
+        settings.setdefault("model_input_names", INPUTS)
     files |= _templates(conventions, settings)
     named = {f"{r}_token" for r in ROLES} | {"additional_special_tokens"}
     special = {name: value for name, value in settings.items() if name in named}
@@ -113,13 +112,14 @@ def _content_of(tokenizer, name):
     return _text({p: i for i, p in pieces if p is not None and p not in codes})
 
 
-def _json_with_template(tokenizer, template):
+def _json_with_template(tokenizer, template, segments):
     described = json.loads(tokenizer._model_text())
     described |= tokenizer.conventions.batching
     own = tokenizer.conventions.template
     if own is not None:
         library = tokenizers.Tokenizer.from_str(tokenizer._model_text())
-        if template_of(library) == own:
+        found = template_of(library)
+        if found == own or not segments and found.in_one_segment() == own:
             return _text(described)
     elif template is not None:
         own = template

@@ -13,8 +13,10 @@ from kzoo.tokenizers.converted import CLASSES, converted
 from kzoo.tokenizers.fast import FastTokenizer
 from kzoo.tokenizers.hf_folder import (
     FAST_FILE,
+    INPUTS,
     MOST_IDS,
     NORMALIZING,
+    SEGMENTED,
     SPLITTING,
     Kind,
     TokenizerFolder,
@@ -62,7 +64,11 @@ def load_pretrained_tokenizer(
     followed where classes of transformers 5 make it anew with other rules than it
     states: of settings that contradict it only those of BERT's way to make texts
     uniform, and the space in front of byte-level BPE, are heeded. Llama's and Gemma's
-    models have a start token in front where the settings say so.
+    models have a start token in front where the settings say so. The second text of a
+    pair has the segment that the folder states, but the first one's where
+    `model_input_names` lacks `token_type_ids`, or is left out and the class is of no
+    family: transformers 5 gives none then (nor with ALBERT's class, whose checkpoints
+    are of versions that did).
 
     Args:
         folder: with the tokenizer's files.
@@ -367,6 +373,8 @@ def _conventions(folder, layout, template, languages, batching=None):
         named.pop("mask_token", None)  # transformers 5 loses an id where it is stated
     # Of a tokenizer.json any other class may change what the file says.
     name = "PreTrainedTokenizerFast" if layout == "fast" else f"{folder.name}Tokenizer"
+    if "tokenizer_class" not in folder.settings and folder.makes in SEGMENTED:
+        named["model_input_names"] = INPUTS
     return Conventions(
         template=template,
         languages=languages,

@@ -111,8 +111,8 @@ def _warn_of_class(tokenizer):
     if family_name(own) != "Qwen2":
         warnings.warn(
             "transformers' AutoTokenizer reads every tokenizer of model_type='qwen2' "
-            "as Qwen2's own, which this one is not, so it may give other ids. Read it "
-            "with transformers.PreTrainedTokenizerFast.from_pretrained.",
+            "as Qwen2's own, and so may give other ids than this one. Read it with "
+            "transformers.PreTrainedTokenizerFast.from_pretrained.",
             stacklevel=3,
         )
 
@@ -131,6 +131,8 @@ def _write(task, folder, tensors, files, max_shard_bytes):
             generates = type(task).__name__ in GENERATING
             tokenizer = task.tokenizer if generates else named_padding(task.tokenizer)
             segments = "segment_ids" in task._signature()
+            if tokenizer.conventions.template not in (None, task.template):
+                tokenizer = tokenizer.with_conventions(template=task.template)
             save_pretrained_tokenizer(tokenizer, scratch, task.template, segments)
         written = {path.relative_to(scratch) for path in scratch.rglob("*")}
         # Without it, which comes last, a folder is no model: none is a mixture of two.

@@ -51,7 +51,7 @@ def test_unsigned_values_begin_at_white():
 
 
 def test_a_text_from_right_to_left_begins_on_the_right():
-    words = ["שלום", "עולם", "AI"]
+    words = ["[CLS]", "שלום", "AI"]
     first, second, third = tokens(plots.saliency(words, [1.0, 2.0, 3.0], width=5.0))
     assert [first[0], second[0], third[0]] == words
     assert first[4] == pytest.approx(5.0 - 0.15)

@@ -728,6 +728,7 @@ NAMES_OF_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
         ("PreTrainedTokenizerFast", {}, "bert", False),
         ("TokenizersBackend", {"model_input_names": NAMES_OF_INPUTS}, "bert", True),
         ("AlbertTokenizerFast", {}, "albert", True),
+        ("OwnTokenizer", {}, "bert", False),
     ],
 )
 def test_texts_of_a_pair_are_told_apart_where_the_class_or_its_settings_say_so(
@@ -747,10 +748,19 @@ def test_texts_of_a_pair_are_told_apart_where_the_class_or_its_settings_say_so(
         (tmp_path / "config.json").read_text()
     )
     again = load_pretrained_tokenizer(tmp_path / "out")
-    assert again.conventions.template.pair[-1][1] == (1 if told and cls else 0)
+    assert with_template(again, "a", "b") == (ids, segments)
     save_pretrained_tokenizer(tokenizer, tmp_path / "out", segments=True)
     again = load_pretrained_tokenizer(tmp_path / "out")
     assert with_template(again, "a", "b") == (ids, segments)
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen", "gpt2_json", "bert_cased_json"])
+def test_what_stands_around_texts_is_written_as_it_was(name, load, tmp_path):
+    described = library_of(name, load)
+    tokenizer = read(tmp_path, described, tokenizer_class="TokenizersBackend")
+    save_pretrained_tokenizer(tokenizer, tmp_path)
+    written = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert written["post_processor"] == described["post_processor"]
 
 
 def test_flags_of_added_tokens_are_those_of_the_settings(load, tmp_path):
