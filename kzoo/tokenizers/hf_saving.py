@@ -71,7 +71,7 @@ def save_pretrained_tokenizer(
         for name in names:
             files[name] = _content_of(tokenizer, name)
     if segments and family_name(settings.get("tokenizer_class")) not in SEGMENTED:
-        settings.setdefault("model_input_names", INPUTS)
+        settings.setdefault("model_input_names", list(INPUTS))
     files |= _templates(conventions, settings)
     named = {f"{r}_token" for r in ROLES} | {"additional_special_tokens"}
     special = {name: value for name, value in settings.items() if name in named}

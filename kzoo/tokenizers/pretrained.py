@@ -374,7 +374,7 @@ def _conventions(folder, layout, template, languages, batching=None):
     # Of a tokenizer.json any other class may change what the file says.
     name = "PreTrainedTokenizerFast" if layout == "fast" else f"{folder.name}Tokenizer"
     if "tokenizer_class" not in folder.settings and folder.makes in SEGMENTED:
-        named["model_input_names"] = INPUTS
+        named["model_input_names"] = list(INPUTS)
     return Conventions(
         template=template,
         languages=languages,

@@ -742,7 +742,9 @@ def test_texts_of_a_pair_are_told_apart_where_the_class_or_its_settings_say_so(
     tokenizer = read(tmp_path, described, **settings)
     ids, segments = with_template(tokenizer, "a", "b")
     assert sum(segments) == (2 if told else 0) and len(ids) == len(segments) == 5
-    # It stays so in what is written.
+    # It stays so in what is written, by kzoo and for transformers.
+    tokenizer.save(tmp_path / "own")
+    assert load_tokenizer(tmp_path / "own").get_config() == tokenizer.get_config()
     save_pretrained_tokenizer(tokenizer, tmp_path / "out")
     (tmp_path / "out" / "config.json").write_text(
         (tmp_path / "config.json").read_text()
