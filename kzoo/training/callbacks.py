@@ -425,9 +425,6 @@ _OF_TRAINING = re.compile(
 # differ from one process to the next. No pickle: reading it runs no code.
 
 
-_COUNTING = ("int32", "int64", "uint32")
-
-
 def _describe(variables):
     return [
         [v.path, list(v.shape), keras.backend.standardize_dtype(v.dtype)]
@@ -446,7 +443,8 @@ def _alike(there, here):
 
     Counters and seeds are integers of a backend's own kind.
     """
-    kinds = {"int" if each[2] in _COUNTING else each[2] for each in (there, here)}
+    counts = ("int32", "int64", "uint32")
+    kinds = {"int" if each[2] in counts else each[2] for each in (there, here)}
     return there[1] == here[1] and len(kinds) == 1
 
 

@@ -107,7 +107,7 @@ def save_hf(task, folder, family=None, max_shard_bytes=5 * 10**9):
 
 def _warn_of_class(tokenizer):
     """transformers 5 makes any tokenizer of Qwen2 anew, with that one's rules."""
-    own = str(tokenizer.conventions.settings.get("tokenizer_class"))
+    own = tokenizer.conventions.settings.get("tokenizer_class")
     if family_name(own) != "Qwen2":
         warnings.warn(
             "transformers' AutoTokenizer reads every tokenizer of model_type='qwen2' "
