@@ -41,11 +41,6 @@ class TensorFiles(Mapping):
         self._places = places
         self._files = files
 
-    @property
-    def names(self):
-        """Names of all tensors, a tuple in the files' order."""
-        return tuple(self._places)
-
     def shape(self, name):
         """The shape of a tensor, a tuple."""
         return self._place(name).shape
@@ -55,7 +50,7 @@ class TensorFiles(Mapping):
         return self._place(name).dtype
 
     def path(self, name):
-        """The file that holds a tensor, for messages."""
+        """The file that holds a tensor."""
         return self._place(name).path
 
     def read(self, name, start=None, stop=None):
@@ -231,7 +226,7 @@ def is_weights(name):
     return bool(_WRITTEN.fullmatch(name) or _READ.fullmatch(name))
 
 
-def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
+def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9):
     """Writes `model.safetensors`, or shards of it with an index.
 
     One tensor is in memory at a time. A safetensors model that stood in the folder is
@@ -241,8 +236,6 @@ def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
         folder: made where it is missing.
         tensors: iterable of (name, shape, dtype, function that gives the array).
         max_shard_bytes: a file with more is divided; a larger tensor gets its own.
-        metadata: dict of strings; `{"format": "pt"}`, which transformers asks for, by
-            default.
 
     Returns:
         list of the paths that were written.
@@ -253,7 +246,7 @@ def save_tensors(folder, tensors, max_shard_bytes=5 * 10**9, metadata=None):
         OSError: the disk is full, or the like.
     """
     folder = Path(folder)
-    metadata = {"format": "pt"} if metadata is None else dict(metadata)
+    metadata = {"format": "pt"}  # which transformers asks for
     shards, sizes = _split(tensors, max_shard_bytes)
     try:
         with beside(folder / SAFETENSORS) as partial:

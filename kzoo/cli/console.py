@@ -256,10 +256,6 @@ def _python_s_stderr_only():
         os.close(kept)
 
 
-# The command of each class of tasks that writes text.
-_WRITERS = {"CausalLM": "generate", "Seq2SeqLM": "translate"}
-
-
 def load_model(source, kind=None):
     """The task that a command is given.
 
@@ -268,7 +264,7 @@ def load_model(source, kind=None):
             layout; or hf://owner/name.
         kind: name of the class that the command needs.
     """
-    from kzoo.zoo.registry import located
+    from kzoo.zoo.registry import COMMANDS, TASKS, located
 
     folder = located(source)
     if not str(source).startswith("hf://"):
@@ -279,7 +275,8 @@ def load_model(source, kind=None):
     with progress(f"Loading {source}"):
         task = from_preset(str(source))
     if kind and type(task).__name__ != kind:
-        command = _WRITERS.get(type(task).__name__)
+        writers = {TASKS[name]: command for name, command in COMMANDS.items()}
+        command = writers.get(type(task).__name__)
         raise Failure(
             f"{source} is a {type(task).__name__}, and this command needs a {kind}. "
             + (f"Use `kzoo {command}`." if command else "It writes no text.")

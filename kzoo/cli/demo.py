@@ -122,7 +122,7 @@ def demo(
         "seconds": time.perf_counter() - start,
     }
     write_json(out_path / _SUMMARY, summary)
-    _print(out_path, model, summary, exports, result)
+    _print(out_path, summary, exports, result)
 
 
 def _prepare(out_path):
@@ -249,7 +249,7 @@ def _export(model, out_path):
     return exports
 
 
-def _print(out_path, model, summary, exports, result):
+def _print(out_path, summary, exports, result):
     table = Table(title="kzoo demo", title_justify="left", title_style="bold")
     table.add_column("what")
     table.add_column("outcome")

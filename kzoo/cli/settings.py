@@ -172,10 +172,11 @@ def _data(options):
 
 def _check_differ(folder, sources, validation):
     """Raises `Failure` where validation is of the very files of the training."""
+    from kzoo.data.sources import is_tfds
+
     names = [name for own in (sources, validation) for name in own]
     files = {
-        name: name if name.startswith("tfds:") else (folder / name).resolve()
-        for name in names
+        name: name if is_tfds(name) else (folder / name).resolve() for name in names
     }
     paths = [path for path in files.values() if isinstance(path, Path)]
     if not all(path.exists() for path in paths):

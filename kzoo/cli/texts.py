@@ -160,7 +160,7 @@ def command(task_name, results, pieces, verb):
         # `generate` of ids leaves stop strings to who joins their texts.
         options["stop"] = SearchOptions.over(task.search_defaults, options).stop
         if stream:
-            several = max(beams or 1, n_best or 1) > 1
+            several = (beams or 1) > 1  # as many as --n-best at least
             if not sources or len(sources) > 1 or output or scores or several:
                 raise Failure(
                     "--stream shows one text's result: give one text, and none of "

@@ -254,6 +254,8 @@ def _train(recipe, folder, out_path, epochs_are):
 
 def _show(recipe, last, out_path):
     """Says what the folder is."""
+    from kzoo.zoo.registry import COMMANDS
+
     measures = [
         f"{name.replace('_', ' ')} {last[name]:.4f}"
         for name in ("loss", "val_loss", "val_token_accuracy", "val_accuracy")
@@ -265,7 +267,7 @@ def _show(recipe, last, out_path):
         markup=False,
         soft_wrap=True,
     )
-    command = {"seq2seq_lm": "translate", "causal_lm": "generate"}.get(recipe.task)
+    command = COMMANDS.get(recipe.task)
     if command:
         note(f'Try it: kzoo {command} {quoted(out_path)} "..."')
     if recipe.data.tests:

@@ -69,7 +69,7 @@ def load_pairs(
     """
     if not isinstance(source, (str, os.PathLike)):
         return _read_parallel(source, columns)
-    if not _is_tfds(source) and Path(source).is_dir():
+    if not is_tfds(source) and Path(source).is_dir():
         languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
         return _read_folder(Path(source), languages, split)
     return load_rows(source, columns=columns, split=split, extra_columns=extra_columns)
@@ -101,7 +101,7 @@ def load_rows(
         ValueError: `columns` do not fit the kind of source.
     """
     check_count("count", count)
-    if _is_tfds(source):
+    if is_tfds(source):
         keys = _check_columns(columns, str, "feature names of the data set", count)
         return load_tfds(source[len(_TFDS) :], split, keys)
     chosen = _check_columns(columns, numbers.Integral, "column numbers from 0", count)
@@ -135,7 +135,7 @@ def load_texts(
         ImportError: as in `load_pairs`.
         ValueError: options that exclude one another, or do not fit the source.
     """
-    if _is_tfds(source):
+    if is_tfds(source):
         if not (column is None or isinstance(column, str)):
             raise ValueError(
                 "For a TFDS data set column is a feature's name. "
@@ -329,7 +329,8 @@ def _tfds_text(value, where):
     return text
 
 
-def _is_tfds(source):
+def is_tfds(source):
+    """Whether a source is a data set of TensorFlow Datasets."""
     return isinstance(source, str) and source.startswith(_TFDS)
 
 

@@ -165,17 +165,6 @@ def compare(function, case, got, expected, report, rows=None):
     report.checks.append(check)
 
 
-def check_finite(variables):
-    """Raises `ExportError` where a weight is NaN or infinite.
-
-    Args:
-        variables: dict of Keras variables by name.
-    """
-    for name, variable in variables.items():
-        if not keras.ops.all(keras.ops.isfinite(variable)):
-            raise ExportError(f"The weight {name} holds NaN or infinity.")
-
-
 def reference(function, inputs):
     """The outputs in Keras, as numpy arrays; of a `TextForm` those of its function."""
     if function.text:

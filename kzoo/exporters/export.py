@@ -14,7 +14,7 @@ from kzoo.exporters.answers import scores
 from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
 from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ExportError
-from kzoo.exporters.offers import check_model, choose, forward_of, names_of, offered
+from kzoo.exporters.offers import called, check_model, choose, forward_of, offered
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport
 from kzoo.files import beside, install, refuse_link
@@ -374,7 +374,7 @@ def _check_target(path, single, overwrite):
 
 def _describe(task, folder):
     """Config and tokenizer, so that a service needs nothing else."""
-    names = {name: value for name, value in names_of(task).items() if value}
+    names = {name: value for name, value in called(task).items() if value}
     text = json.dumps({**names, "model": task.config.to_dict()})
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     if task.tokenizer is not None:

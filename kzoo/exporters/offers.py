@@ -4,7 +4,6 @@ import keras
 
 from kzoo.exporters import genai
 from kzoo.exporters import text as text_form
-from kzoo.exporters.checks import check_finite
 from kzoo.exporters.errors import ExportError
 from kzoo.layers.lora import has_lora
 
@@ -54,7 +53,7 @@ def forward_of(task):
     return function, signature, axes
 
 
-def names_of(task):
+def called(task):
     """What a task and its classes are called."""
     labels = getattr(task, "labels", None)
     return {"task": type(task).__name__, "labels": labels and list(labels)}
@@ -81,4 +80,5 @@ def check_model(task):
             "float32, as verification expects. Build the model with dtype='float32', "
             f"{merge}load this one's weights into it, and export that."
         )
-    check_finite(task.named_variables())
+    for name in task.broken_weights():
+        raise ExportError(f"The weight {name} holds NaN or infinity.")

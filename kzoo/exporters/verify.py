@@ -11,11 +11,18 @@ import numpy as np
 from kzoo.config import ModelConfig
 from kzoo.exporters import agreement, genai, onnx, saved_model, weights
 from kzoo.exporters import text as text_form
-from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
+from kzoo.exporters.artifact import (
+    REPORT,
+    SAVED_MODEL,
+    hashes,
+    is_file_name,
+    said_of,
+    sizes,
+)
 from kzoo.exporters.checks import references
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.inputs import batches, together
-from kzoo.exporters.offers import check_model, forward_of, names_of, offered
+from kzoo.exporters.offers import called, check_model, forward_of, offered
 from kzoo.exporters.quantize import MODES, Matrices
 from kzoo.exporters.report import ExportReport, joined
 from kzoo.layers.lora import lora_merged
@@ -86,7 +93,7 @@ def verify(path, task, inputs=None):
     text, format = said.get("text", False), "onnx"
     if (path / genai.CONFIG).is_file():
         format = "genai"
-    elif (path / "saved_model.pb").is_file():
+    elif (path / SAVED_MODEL).is_file():
         format = "tf_saved_model"
     opened, head_of = {}, functools.cache(onnx.head_of)
     if is_file_name(path) and not path.is_dir():
@@ -209,7 +216,7 @@ def _check_folder(path, task, format):
 
 def _silence(file, said, task):
     """Notes on what an artifact does not say of its model."""
-    names = [name for name, value in names_of(task).items() if value]
+    names = [name for name, value in called(task).items() if value]
     silent = sorted({*names, "model"} - {*said})
     return [_SILENT.format(file.name, " and ".join(silent))] if silent else []
 
@@ -249,7 +256,7 @@ def _check_said(where, said, task):
         said: dict; `"task"`, `"labels"` and the config, `"model"`, may be missing.
         task: what it should be of.
     """
-    for name, mine in names_of(task).items():
+    for name, mine in called(task).items():
         if said.get(name, mine) != mine:
             raise ExportError(
                 f"{where} is of a model with {name}={said[name]!r}, and {task.name} "

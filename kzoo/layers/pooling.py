@@ -61,18 +61,3 @@ class Pooling(Configured):
             )
         number = ops.cumsum(real, axis=1)
         return mask & ops.equal(number, 1 if self.kind == "cls" else count)
-
-
-def unit_length(x):
-    """Vectors of length 1, zeros where a vector is zeros.
-
-    Args:
-        x: float (..., D).
-
-    Returns:
-        float (..., D), dtype of `x`; lengths are computed in float32.
-    """
-    wide = ops.cast(x, "float32")
-    squares = ops.sum(wide * wide, axis=-1, keepdims=True)
-    # The smallest stands under the root, whose gradient at 0 is infinite.
-    return ops.cast(wide / ops.sqrt(ops.maximum(squares, 1e-24)), x.dtype)

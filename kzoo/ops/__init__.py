@@ -88,6 +88,7 @@ from kzoo.ops.nn import (
     silu,
     softmax,
     std_norm,
+    unit_length,
 )
 from kzoo.ops.onnx_graph import file_option, saves_memory
 
@@ -168,6 +169,7 @@ __all__ = [
     "tanh",
     "top_k",
     "transpose",
+    "unit_length",
     "where",
     "while_loop",
 ]

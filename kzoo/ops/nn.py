@@ -306,6 +306,21 @@ def _(graph, x):
     return graph.node("LogSoftmax", x, axis=-1)
 
 
+def unit_length(x):
+    """Vectors of length 1, zeros where a vector is zeros.
+
+    Args:
+        x: float (..., D).
+
+    Returns:
+        float (..., D), dtype of `x`; lengths are computed in float32.
+    """
+    wide = ops.cast(x, "float32")
+    squares = ops.sum(wide * wide, axis=-1, keepdims=True)
+    # The smallest stands under the root, whose gradient at 0 is infinite.
+    return ops.cast(wide / ops.sqrt(ops.maximum(squares, 1e-24)), x.dtype)
+
+
 def is_onnx(x):
     """Whether `x` is a symbolic value of an ONNX graph."""
     return isinstance(x, OnnxValue)

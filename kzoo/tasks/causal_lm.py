@@ -225,7 +225,7 @@ class CausalLM(LanguageModel):
         Returns:
             float (B, T, V).
         """
-        self._check_keys(inputs, [*self._signature()])
+        self._check_keys(inputs, self._signature(), [self.prompt_mask])
         ids = inputs["token_ids"]
         mask = self._padding_mask(ids, inputs.get("padding_mask"))
         return self.head(self.decoder(ids, padding_mask=mask, training=training))

@@ -122,17 +122,8 @@ class EncoderTask(LearnsText, Exports):
         Returns:
             float (B, T, D), bool (B, T).
         """
-        known = {"token_ids", "padding_mask", *self._signature()}
-        if not isinstance(inputs, dict):
-            raise ValueError(
-                f"{self.name} reads a dict with token_ids, int (batch, length). "
-                f"Received: {type(inputs).__name__}."
-            )
-        if "token_ids" not in inputs or not set(inputs) <= known:
-            raise ValueError(
-                f"{self.name} reads token_ids, and {sorted(known - {'token_ids'})} "
-                f"where given. Received the keys {sorted(inputs)}."
-            )
+        optional = ["padding_mask", *self._signature()[1:]]
+        self._check_keys(inputs, ["token_ids"], optional)
         ids = inputs["token_ids"]
         mask = self._padding_mask(ids, ops.as_bool(inputs.get("padding_mask")))
         segments = inputs.get("segment_ids")

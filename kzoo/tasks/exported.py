@@ -6,7 +6,7 @@ from kzoo import ops
 from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import LONG, Argument, Function
 from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
-from kzoo.tasks.task import TOKENIZER_FILE, Task, out_of_table
+from kzoo.tasks.task import TOKENIZER_FILE, Task
 from kzoo.tokenizers import load_tokenizer
 
 # Tokens of the longest of the usual cases, and of any: one forward pass of so many is
@@ -94,21 +94,12 @@ class Exports(Task):
 
     def _checked_ids(self, name, ids):
         """The ids of an input, as a list of int."""
-        stack, size = self._table(name)
         array = np.asarray(ids)
         if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
             raise ValueError(
                 f"{name} must be a list of integers, one at least. Received: {ids!r}."
             )
-        wrong = out_of_table(array, size)
-        if wrong is not None:
-            raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
-        limit = stack.max_sequence_length
-        if stack.positions == "learned" and len(ids) > limit:
-            raise ValueError(
-                f"{name} may have {limit} ids, which is how many positions the model "
-                f"has learned. Received: {len(ids)}."
-            )
+        self._check_table(name, array)
         return array.tolist()
 
     def export_functions(self):
@@ -343,7 +334,7 @@ class ExportsGeneration(Exports):
 
     def search_arguments(self):
         """The options of a search as inputs, off where they may be left out."""
-        size = self.config.decoder.vocabulary_size
+        size, own = self.config.decoder.vocabulary_size, self._own_inputs()
         arguments = []
         for name, (dtype, axes, default) in SEARCH_INPUTS.items():
             axes = tuple(size if axis == "vocabulary" else axis for axis in axes)
@@ -353,8 +344,7 @@ class ExportsGeneration(Exports):
                 sizes = [axis if isinstance(axis, int) else 1 for axis in axes]
                 sizes[max(i for i, axis in enumerate(axes) if axis != size)] = 0
                 default = np.zeros(sizes, dtype)
-            if name in self._own_inputs():
-                default = self._own_inputs()[name]
+            default = own.get(name, default)
             arguments.append(Argument(name, dtype, axes, default))
         return arguments
 

@@ -556,7 +556,7 @@ class Generates(Task):
         """
         mask = None
         if isinstance(inputs, dict):
-            self._check_keys(inputs, [self.prompt_input])
+            self._check_keys(inputs, [self.prompt_input], [self.prompt_mask])
             mask = inputs.get(self.prompt_mask)
             inputs = self._given(inputs[self.prompt_input])
         rows = [self._row(number, row) for number, row in enumerate(inputs)]
@@ -569,33 +569,16 @@ class Generates(Task):
                 f"Received: {[row.shape for row in mask]} for ids of "
                 f"{[row.shape for row in rows]}."
             )
+        size = (self.config.encoder or self.config.decoder).vocabulary_size
         for row, real in zip(rows, mask, strict=True):
-            self._check_ids(row[real])
+            wrong = out_of_table(row[real], size)
+            if wrong is not None:
+                raise ValueError(
+                    f"{self.prompt_input} must be in [0, {size}). Received: {wrong}."
+                )
         return [_between_ends(*both) for both in zip(rows, mask, strict=True)]
 
-    def _check_ids(self, ids):
-        size = (self.config.encoder or self.config.decoder).vocabulary_size
-        wrong = out_of_table(ids, size)
-        if wrong is not None:
-            raise ValueError(f"Token ids must be in [0, {size}). Received: {wrong}.")
-
-    def _check_keys(self, inputs, required):
-        """Raises `ValueError` unless inputs are a dict of these, and maybe a mask."""
-        if not isinstance(inputs, dict):
-            raise ValueError(
-                f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
-                f"length). Received: {type(inputs).__name__}."
-            )
-        optional = [self.prompt_mask]
-        if not set(required) <= set(inputs) <= {*required, *optional}:
-            raise ValueError(
-                f"{self.name} reads {required}, and {optional} where given. "
-                f"Received the keys {sorted(inputs)}."
-            )
-
     def _check_prompts(self, prompts, limits):
-        for ids in prompts:
-            self._check_ids([i for i in ids if i != HOLE])
         for number, (ids, limit) in enumerate(zip(prompts, limits, strict=True)):
             needed = {"encoder": len(ids), "decoder": limit}
             if not self.config.encoder:

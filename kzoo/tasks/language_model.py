@@ -140,7 +140,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
         check_count("batch_size", batch_size)
         x, y = self._checked_examples(x), as_list(y)
         if not is_text(x):
-            self._check_keys(x, [*self._signature()])
+            self._check_keys(x, self._signature(), [self.prompt_mask])
             y = keras.ops.convert_to_numpy(self.targets(x) if y is None else y)
             self._check_table(self.decoder_input, y)
             y = y.astype("int32")

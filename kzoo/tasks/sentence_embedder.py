@@ -5,7 +5,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.config import check_count
-from kzoo.layers.pooling import Pooling, PoolingKind, unit_length
+from kzoo.layers.pooling import Pooling, PoolingKind
 from kzoo.tasks.encoder_task import EncoderTask
 from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.text_classifier import encode_numbers
@@ -112,7 +112,7 @@ class SentenceEmbedder(EncoderTask):
             inputs = {k: ops.reshape(x, (-1, length)) for k, x in inputs.items()}
         vectors = self.pool(*self.states(inputs, training))
         if self.normalize:
-            vectors = unit_length(vectors)
+            vectors = ops.unit_length(vectors)
         if together:
             vectors = ops.reshape(vectors, (-1, ops.dim(ids, 1), vectors.shape[-1]))
         return vectors

@@ -245,7 +245,7 @@ class Seq2SeqLM(LanguageModel):
         Returns:
             float (B, T, V).
         """
-        self._check_keys(inputs, [*self._signature()])
+        self._check_keys(inputs, self._signature(), [self.prompt_mask])
         memory, mask = self.encode(inputs, training=training)
         states = self.decoder(
             inputs["decoder_token_ids"],

@@ -11,7 +11,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.checkpoints.engine import LoadReport
-from kzoo.checkpoints.files import open_file
+from kzoo.checkpoints.files import SAFETENSORS, open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.generation import CompiledFunction
@@ -21,6 +21,7 @@ from kzoo.models.stack import Model
 from kzoo.tasks.fine_tuning import FineTunes
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
+from kzoo.tokenizers.base import CONFIG_FILE as TOKENIZER_FILE
 from kzoo.training import Adam, MaskedCrossEntropy, MaskedLoss, TokenAccuracy
 from kzoo.training.loss_tracker import WeightedLoss
 from kzoo.training.metrics import TokenMean
@@ -33,8 +34,7 @@ _STEPS = (
     *("make_train_function", "make_test_function"),
     *("compute_loss_and_updates", "stateless_compute_loss"),
 )
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-TOKENIZER_FILE = "tokenizer_config.json"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", SAFETENSORS
 
 
 class Task(FineTunes, Model):
@@ -158,6 +158,19 @@ class Task(FineTunes, Model):
         while len(kept.functions) > _KEPT:
             del kept.functions[next(iter(kept.functions))]
         return made
+
+    def _check_keys(self, inputs, required, optional):
+        """Raises `ValueError` unless inputs are a dict of these, and maybe those."""
+        if not isinstance(inputs, dict):
+            raise ValueError(
+                f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
+                f"length). Received: {type(inputs).__name__}."
+            )
+        if not set(required) <= set(inputs) <= {*required, *optional}:
+            raise ValueError(
+                f"{self.name} reads {' and '.join(required)}, and {optional} where "
+                f"given. Received the keys {sorted(inputs)}."
+            )
 
     def _padding_mask(self, ids, mask=None):
         """Where ids are real: as the mask says, or where the id is not padding's."""

@@ -347,10 +347,7 @@ class LearnsText(ReadsPipelines):
             )
         wrong = out_of_table(ids, size) if ids.dtype.kind in "iu" else None
         if wrong is not None:
-            what = "Token ids" if name.endswith("token_ids") else name
-            raise ValueError(
-                f"{what} must be in [0, {size}). Received: {wrong} in {name}."
-            )
+            raise ValueError(f"{name} must be in [0, {size}). Received: {wrong}.")
 
     def _check_steps(self, steps):
         """Raises `ValueError` where Keras would run more steps than an epoch has."""

@@ -33,6 +33,7 @@ LAYOUT_FILES = {
     "marian": [["vocab.json"], ["source.spm"], ["target.spm"]],
     "m2m100": [["vocab.json"], ["sentencepiece.bpe.model"]],
 }
+MODEL_FILES = {FAST_FILE}.union(*(n for each in LAYOUT_FILES.values() for n in each))
 # Special tokens that a folder of old may leave to the class that reads it.
 _BERT = dict(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
 _ROBERTA = dict(
@@ -106,9 +107,7 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 def has_pretrained_tokenizer(folder):
     """Whether a folder has a file that `load_pretrained_tokenizer` reads."""
-    layouts = [[[FAST_FILE]], *LAYOUT_FILES.values()]
-    names = {name for files in layouts for names in files for name in names}
-    return any((Path(folder) / name).exists() for name in names)
+    return any((Path(folder) / name).exists() for name in MODEL_FILES)
 
 
 def is_laid_out(folder, kind):

@@ -8,6 +8,7 @@ from keras import ops
 
 from kzoo.config import arguments_of
 from kzoo.ops import tensorflow
+from kzoo.ops.nn import unit_length
 
 
 class MaskedLoss(keras.losses.Loss):
@@ -377,7 +378,7 @@ class CosineSimilarityLoss(_NumberLoss):
         (lowest, highest), (low, high) = self.score_range, self.cosine_range
         y_true = _of_rows(ops.cast(y_true, "float32"), y_pred)
         wanted = low + (y_true - lowest) * ((high - low) / (highest - lowest))
-        vectors = unit_vectors(y_pred)
+        vectors = unit_length(ops.cast(y_pred, "float32"))
         cosine = ops.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
         error = ops.where(
             _within(y_true, self.score_range), cosine - wanted, float("nan")
@@ -434,7 +435,7 @@ class ContrastiveLoss(KeepsArguments, MaskedLoss):
         """The loss of each anchor, float32 (B,); 0 in a filling row."""
         _check_texts(y_pred, None, "ContrastiveLoss learns from pairs or triples")
         counts = _of_rows(ops.cast(y_true, "float32"), y_pred) != 0
-        vectors = unit_vectors(y_pred)
+        vectors = unit_length(ops.cast(y_pred, "float32"))
         anchors, others = vectors[:, 0], vectors[:, 1:]
         right = ops.sum(anchors * others[:, 0], axis=-1) / self.temperature
 
@@ -475,14 +476,6 @@ class SimilarityLoss(KeepsArguments, MaskedLoss):
     def _chosen(self, y_true):
         dtype = keras.backend.standardize_dtype(y_true.dtype)
         return ContrastiveLoss() if dtype == "bool" else CosineSimilarityLoss()
-
-
-def unit_vectors(x):
-    """Vectors of length 1 in float32, zeros where a vector is: float (..., D)."""
-    x = ops.cast(x, "float32")
-    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # Under the root, whose gradient at 0 is infinite.
-    return x / ops.sqrt(ops.maximum(squares, 1e-24))
 
 
 def _numbers(y_true, y_pred):

@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from kzoo.zoo.registry import (
     ATTENTION,
+    COMMANDS,
     CURVE,
     EXAMPLES,
     EXPORTS,
@@ -62,7 +63,6 @@ _USES = {
     "text_regressor": "model.predict([{}]{})",
     "token_classifier": "model.tag([{}]{})",
 }
-_COMMANDS = {"causal_lm": "generate", "seq2seq_lm": "translate"}
 # Options that the command calls otherwise.
 _OPTIONS = {
     "banned_tokens": "ban",
@@ -94,8 +94,8 @@ def card(folder, preset=None):
         "Limits": said.get("limits") or "Not stated.",
         "Model": _model(preset, read_record(folder, "config.json")),
         "Data": _data(preset, recipe),
-        "Training": _training(preset, recipe, records[HISTORY], folder),
-        "Scores": _scores(preset, recipe, records[SCORES]),
+        "Training": _training(recipe, records[HISTORY], folder),
+        "Scores": _scores(recipe, records[SCORES]),
         "Speed": _speed(records[SCORES]),
         "Exported forms": _exports(preset, records[EXPORTS]),
         "Attention": _attention(folder),
@@ -164,8 +164,8 @@ def _use(preset, examples):
         _USES[preset.task].format(*shown, asked),
     ]
     blocks = [_fenced("\n".join(lines), "python")]
-    if preset.task in _COMMANDS:
-        words = ["kzoo", _COMMANDS[preset.task], preset.name, given]
+    if preset.task in COMMANDS:
+        words = ["kzoo", COMMANDS[preset.task], preset.name, given]
         for name, value in options.items():
             option = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
             for each in value if isinstance(value, list) else [value]:
@@ -240,7 +240,7 @@ def _data_name(preset):
     return preset.data or "data that is not named"
 
 
-def _training(preset, recipe, history, folder):
+def _training(recipe, history, folder):
     parts = []
     if recipe:
         parts.append(
@@ -264,7 +264,7 @@ def _training(preset, recipe, history, folder):
     return "\n\n".join(parts) or "Not recorded."
 
 
-def _scores(preset, recipe, scores):
+def _scores(recipe, scores):
     parts = []
     if scores:
         if "command" in scores:

@@ -86,7 +86,7 @@ def evaluate(task, recipe, folder, tests=None):
     return scores
 
 
-def evaluate_exports(task, recipe, folder, forms=None, advance=None):
+def evaluate_exports(task, recipe, folder, forms=None):
     """Scores every exported form on the main test set, by the artifact's own answers.
 
     Args:
@@ -94,7 +94,6 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
         recipe: its main test set, or else its first.
         folder: that its data files are relative to.
         forms: as `kzoo.zoo.exports.measure_exports` takes them.
-        advance: function called with the name of each form when its turn comes.
 
     Returns:
         What `exports.json` holds: `machine`, `versions`, `test`, `rows`, and what
@@ -123,7 +122,7 @@ def evaluate_exports(task, recipe, folder, forms=None, advance=None):
         return {name: value for name, value in values.items() if value is not None}
 
     where = {"machine": machine(), "versions": versions()}
-    found = measure_exports(task, score, forms, advance)
+    found = measure_exports(task, score, forms)
     return {**where, "test": test, "rows": count, **found}
 
 
@@ -251,7 +250,7 @@ def measures(recipe, examples, found):
     return {name: scores[name] for name in wanted}
 
 
-def bootstrap(count, statistic, *, size=1, samples=SAMPLES, seed=SEED):
+def bootstrap(count, statistic, *, size=1):
     """The ends of a percentile bootstrap's interval.
 
     Args:
@@ -259,18 +258,16 @@ def bootstrap(count, statistic, *, size=1, samples=SAMPLES, seed=SEED):
         statistic: function of int (R, count), the examples of R samples, to floats
             (R,) or a dict of such.
         size: numbers that the statistic holds of an example; it bounds the memory.
-        samples: how many.
-        seed: of the draws.
 
     Returns:
         (low, high), floats, or a dict of such pairs.
     """
-    generator, drawn = np.random.default_rng(seed), []
+    generator, drawn, left = np.random.default_rng(SEED), [], SAMPLES
     most = max(1, _NUMBERS_AT_A_TIME // (count * size))
-    while samples:
-        rows = min(samples, most)
+    while left:
+        rows = min(left, most)
         drawn.append(statistic(generator.integers(0, count, (rows, count))))
-        samples -= rows
+        left -= rows
     ends = [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)]
 
     def interval(parts):

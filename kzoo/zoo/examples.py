@@ -17,10 +17,10 @@ from kzoo.data import (
     packed_blocks,
     split_examples,
 )
+from kzoo.data.sources import is_tfds
 from kzoo.zoo.recipes import NUMBERS, HoldOut, shipped
 from kzoo.zoo.registry import did_you_mean
 
-_TFDS = "tfds:"
 _LABELLED = ("text_classifier", "token_classifier")
 _UNSUPERVISED = ("causal_lm", "masked_lm")
 
@@ -217,11 +217,10 @@ def _part(recipe, folder, part):
 def _read(recipe, folder, part, source):
     data, columns = recipe.data, recipe.data.columns
     files = [
-        file if file.startswith(_TFDS) else str(Path(folder) / file)
-        for file in source.files
+        file if is_tfds(file) else str(Path(folder) / file) for file in source.files
     ]
     for file, given in zip(files, source.files, strict=True):
-        if not file.startswith(_TFDS) and not Path(file).exists():
+        if not is_tfds(file) and not Path(file).exists():
             raise DataError(_missing(recipe, folder, part, file, given))
     if data.format == "tagged":
         return load_tagged(files[0], columns=columns or (0, 1))
@@ -246,7 +245,7 @@ def _missing(recipe, folder, part, file, given):
     columns = f", columns {list(data.columns)}" if data.columns else ""
     origin = f" Its data are {data.name or 'at'} {data.url}." if data.url else ""
     origin += f" Layout: {data.layout}." if data.layout else ""
-    hint = f" For a data set of TensorFlow Datasets write {_TFDS}{given}."
+    hint = f" For a data set of TensorFlow Datasets write tfds:{given}."
     hint += did_you_mean(given, list(shipped()))
     return (
         f"{file} does not exist. Expected in the folder {folder} for {part!r}, as "

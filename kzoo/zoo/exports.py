@@ -20,7 +20,7 @@ FORMS = {
 }
 
 
-def measure_exports(task, score, forms=None, advance=None):
+def measure_exports(task, score, forms=None):
     """What `exports.json` of a preset holds: its forms, and how well each does.
 
     Args:
@@ -29,7 +29,6 @@ def measure_exports(task, score, forms=None, advance=None):
             task.score(x, y)`. It is called again while an artifact answers for the
             task, see `kzoo.exporters.answers`.
         forms: keys of `FORMS`; all by default.
-        advance: function called with the name of each form when its turn comes.
 
     Returns:
         dict of `score` and `seconds`, of the model in Keras, and `forms`, a list of
@@ -48,8 +47,6 @@ def measure_exports(task, score, forms=None, advance=None):
         raise ValueError(f"forms must be of {list(FORMS)}. Received: {unknown}.")
     found = {**_scored(task, score), "forms": []}
     for form in forms:
-        if advance:
-            advance(form)
         found["forms"].append({"form": form, **_measured(task, score, FORMS[form])})
     return found
 

@@ -15,7 +15,12 @@ from kzoo.layers.lora import lora_merged
 from kzoo.tasks.task import CONFIG_FILE
 from kzoo.tasks.weights_file import stored
 from kzoo.tokenizers import save_pretrained_tokenizer
-from kzoo.tokenizers.hf_folder import TEMPLATES_FOLDER, family_name
+from kzoo.tokenizers.hf_folder import (
+    MODEL_FILES,
+    TEMPLATE_FILE,
+    TEMPLATES_FOLDER,
+    family_name,
+)
 from kzoo.tokenizers.hf_saving import named_padding
 from kzoo.zoo.hf_keys import ACTIVATIONS, GENERATING, GENERATION_FILE, LABELLED, NUMBER
 from kzoo.zoo.pretrained import as_loaded, tied
@@ -23,26 +28,18 @@ from kzoo.zoo.sentence_transformers import write_pooling
 
 # What a folder in this layout may hold beside weights: the files' whole names, since
 # others are the user's own.
-_MODEL_FILES = {
+_FILES = {
+    *MODEL_FILES,
+    TEMPLATE_FILE,
     "1_Pooling/config.json",
     "added_tokens.json",
-    "chat_template.jinja",
     "config.json",
     "config_sentence_transformers.json",
     "generation_config.json",
-    "merges.txt",
     "modules.json",
     "sentence_bert_config.json",
-    "sentencepiece.bpe.model",
-    "source.spm",
     "special_tokens_map.json",
-    "spiece.model",
-    "target.spm",
-    "tokenizer.json",
-    "tokenizer.model",
     "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
 }
 
 
@@ -150,7 +147,7 @@ def _write(task, folder, tensors, files, max_shard_bytes):
 
 def _model_files(folder):
     """The files of a folder that are a model's."""
-    found = [folder / name for name in _MODEL_FILES]
+    found = [folder / name for name in _FILES]
     found += [path for path in folder.iterdir() if is_weights(path.name)]
     found += folder.glob(f"{TEMPLATES_FOLDER}/*.jinja")
     return [path for path in found if path.is_file()]

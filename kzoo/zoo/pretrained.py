@@ -142,9 +142,7 @@ def from_preset(
         if task is not None
         else stored or default_task(family, keys, folder)
     )
-    said = None
-    if name in GENERATING:
-        said = said_of_searches(folder, family, config)
+    said = said_of_searches(folder, family, config) if name in GENERATING else None
     other = tokenizer is not None
     if not other and has_pretrained_tokenizer(folder):
         tokenizer = load_pretrained_tokenizer(folder, family.tokenizer)

@@ -671,9 +671,10 @@ class Recipe:
         if (training.length is not None) != running:
             refuse("[training] length", "running text, which needs it", training.length)
         reads = self.task not in ("causal_lm", "masked_lm")
+        embeds = self.task == "sentence_embedder"
         for key, value, fits, expected in (
             ("steps", training.steps, running, "running text"),
-            ("score_range", training.score_range, self.embeds, "an embedder"),
+            ("score_range", training.score_range, embeds, "an embedder"),
             ("word_dropout", training.word_dropout, reads, "a task that reads texts"),
             (
                 "consistency",
@@ -771,11 +772,6 @@ class Recipe:
         """Numbers or names of the columns that are read, or `None`."""
         default = (0, 1) if self.data.format == "columns" else None
         return self.data.columns or default
-
-    @property
-    def embeds(self):
-        """Whether it trains an embedder."""
-        return self.task == "sentence_embedder"
 
     @property
     def architecture(self):

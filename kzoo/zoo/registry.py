@@ -45,6 +45,8 @@ TASKS = {
     "text_regressor": "TextRegressor",
     "token_classifier": "TokenClassifier",
 }
+# The command of `kzoo` for the tasks that write text.
+COMMANDS = {"causal_lm": "generate", "seq2seq_lm": "translate"}
 
 
 @dataclasses.dataclass(frozen=True)

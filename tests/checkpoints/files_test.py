@@ -94,7 +94,7 @@ def test_tensors_are_those_of_the_file(tmp_path):
     save_file(arrays(), tmp_path / SINGLE, metadata={"format": "pt"})
     with open_tensors(tmp_path) as tensors:
         assert_same(tensors, arrays())
-        assert sorted(tensors.names) == sorted(arrays())
+        assert sorted(tensors) == sorted(arrays())
         assert tensors.path("steps") == tmp_path / SINGLE
         assert "a.bias" in tensors and "b" not in tensors
         with pytest.raises(KeyError, match="No tensor 'b' among the 5"):
@@ -375,7 +375,7 @@ def test_a_state_dict_is_what_torch_reads(tmp_path, name):
     shutil.copy(BINS / f"{name}.bin", tmp_path / TORCH)
     expected = json.loads((BINS / "expected.json").read_text())[name]
     with open_tensors(tmp_path) as tensors:
-        assert list(tensors.names) == list(expected)
+        assert list(tensors) == list(expected)
         for key, entry in expected.items():
             array = tensors.read(key)
             assert array.dtype.name == entry["dtype"]
@@ -875,7 +875,7 @@ def test_live_state_dicts_equal_torchs(tmp_path):
         torch.save(state, tmp_path / TORCH)
         loaded = torch.load(tmp_path / TORCH, weights_only=True)
         with open_tensors(tmp_path) as tensors:
-            assert list(tensors.names) == list(loaded), trial
+            assert list(tensors) == list(loaded), trial
             for name, tensor in loaded.items():
                 array = tensors.read(name)
                 assert f"torch.{array.dtype.name}" == str(tensor.dtype)

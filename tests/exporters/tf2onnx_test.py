@@ -767,7 +767,7 @@ def test_a_model_never_built_is_refused(tmp_path):
 
 
 def test_over_two_gigabytes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(freeze, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(freeze, "LARGEST_FILE", 1000)
     refused("GB.*external data", language_model(), tmp_path)
 
 

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from kzoo.layers.pooling import Pooling, unit_length
+from kzoo import ops
+from kzoo.layers.pooling import Pooling
 from tests.harness import check_layer, difference, gradients, padding, to_numpy
 
 B, T, D = 3, 5, 4
@@ -55,13 +56,13 @@ def test_a_row_of_padding_is_zeros(kind, dtype):
 def test_unit_length_divides_by_the_length_and_keeps_zeros():
     vectors = np.array([[3.0, 4.0], [0.0, 0.0], [-1e-6, 0.0]], "float32")
     np.testing.assert_allclose(
-        to_numpy(unit_length(keras.ops.convert_to_tensor(vectors))),
+        to_numpy(ops.unit_length(keras.ops.convert_to_tensor(vectors))),
         [[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]],
         rtol=1e-6,
     )
     # 300 ** 2 is no float16.
     half = keras.ops.convert_to_tensor(np.array([[300.0, 400.0]]), "float16")
-    got = unit_length(half)
+    got = ops.unit_length(half)
     assert keras.backend.standardize_dtype(got.dtype) == "float16"
     np.testing.assert_allclose(to_numpy(got), [[0.6, 0.8]], rtol=1e-3)
 
@@ -70,7 +71,7 @@ def test_unit_length_has_a_gradient_at_zero():
     start = keras.Variable(np.array([[0.0, 0.0], [3.0, 4.0]], "float32"), name="x")
     weights = keras.ops.convert_to_tensor([[1.0, 2.0], [1.0, 0.0]], "float32")
     (found,) = gradients(
-        [start], lambda: keras.ops.sum(unit_length(start.value) * weights)
+        [start], lambda: keras.ops.sum(ops.unit_length(start.value) * weights)
     )
     # (I - u u.T) w / 5 for the second row.
     assert np.isfinite(found).all()

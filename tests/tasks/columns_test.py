@@ -330,14 +330,14 @@ def test_ids_out_of_range_are_refused(make, wrong):
         good = dict.fromkeys(model._signature(), ids)
         bad = np.where(np.arange(ids.size).reshape(ids.shape) == 1, wrong, ids)
         bad = {**good, name: bad}
-        match = rf"Token ids must be in \[0, \d+\). Received: {wrong} in {name}"
+        match = rf"{name} must be in \[0, \d+\). Received: {wrong}"
         for verb in (model.fit, model.evaluate, model.predict, model.energy):
             with pytest.raises(ValueError, match=match):
                 verb(bad)
         for held_out in (bad, (bad, ids), [bad, ids]):
             with pytest.raises(ValueError, match=match):
                 model.fit(good, validation_data=held_out, verbose=0)
-    with pytest.raises(ValueError, match=rf"Token ids must be .* Received: {wrong}"):
+    with pytest.raises(ValueError, match=rf"token_ids must be .* Received: {wrong}"):
         model.energy(good, np.full_like(ids, wrong))
 
 
@@ -356,7 +356,7 @@ def test_masked_lm_refuses_ids_out_of_range():
     ids = dict(vocabulary_size=9, mask_token_id=8)
     model = compiled(kzoo.MaskedLM.from_size("tiny", **ids, **SMALL), eager=True)
     for verb in (model.fit, model.predict):
-        with pytest.raises(ValueError, match="Token ids must be in .* Received: -1"):
+        with pytest.raises(ValueError, match="token_ids must be in .* Received: -1"):
             verb({"token_ids": np.array([[4, -1]])})
 
 

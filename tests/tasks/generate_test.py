@@ -294,7 +294,7 @@ def test_strings_in_strings_out():
         ([[5, -1, 6]], {}, "must be in .* Received: -1"),
         ([[0.5]], {}, "integer ids"),
         (["text"], {}, "no tokenizer"),
-        ({"ids": [[1]]}, {}, "reads .'token_ids'.*the keys .'ids'"),
+        ({"ids": [[1]]}, {}, "reads token_ids.*the keys .'ids'"),
         ({"token_ids": [[1]], "mask": [[1]]}, {}, "the keys .'mask', 'token_ids'"),
         (
             [[5]],

@@ -483,7 +483,7 @@ def test_arrays_that_cannot_be_learned_are_named_after_a_training_too():
     found = task.evaluate(tensors, column, verbose=0)
     assert found == pytest.approx(task.evaluate(x, np.arange(3), verbose=0))
     tensors["token_ids"] += 100
-    with pytest.raises(ValueError, match="must be in .* in token_ids"):
+    with pytest.raises(ValueError, match="token_ids must be in"):
         task.evaluate(tensors, column, verbose=0)
 
 

@@ -13,18 +13,17 @@ BATCH_SIZES = (1, 2, 4)  # of the three verification runs
 LARGE = {"float32": 1e2, "float64": 1e3}
 
 
-def draw_inputs(signature, limits, seed=0):
+def draw_inputs(signature, limits):
     """Random inputs of three shapes: batch 1, longer, a larger batch.
 
     Args:
         signature: the `Signature`.
         limits: what the integers of each input stay below; 2 where it is `None`.
-        seed: of the numbers.
 
     Returns:
         list of dicts of arrays.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     symbols = {}
     for shape in signature.shapes:
         for size in shape:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import keras
 
-from kzoo.exporters.checks import check_finite
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.tf2onnx.comparison import (
     compare_file,
@@ -141,15 +140,15 @@ def compare(
     return compare_file(signature, path, inputs_list, expected, tolerance)
 
 
-def random_inputs(model, *, input_signature=None, axes=None, seed=0):
+def random_inputs(model, *, axes=None):
     """Random inputs of three shapes: batch 1, longer, a larger batch.
 
     Returns:
         a list of dicts of numpy arrays by input name.
     """
-    signature = Signature(model, input_signature, axes)
+    signature = Signature(model, None, axes)
     limits = freeze(model, signature)[2]
-    return draw_inputs(lengths_of_model(signature, limits), limits, seed)
+    return draw_inputs(lengths_of_model(signature, limits), limits)
 
 
 def promised_axes(model, session):
@@ -216,7 +215,9 @@ def _check_model(model):
                     "new.set_weights(old.get_weights()), and export that."
                 )
     # NaN is where it should be on both sides, so that nothing would differ.
-    check_finite({variable.path: variable for variable in model.weights})
+    for variable in model.weights:
+        if not keras.ops.all(keras.ops.isfinite(variable)):
+            raise ExportError(f"The weight {variable.path} holds NaN or infinity.")
 
 
 def _write(path, proto, verify):

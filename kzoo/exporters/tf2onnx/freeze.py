@@ -5,9 +5,7 @@ import re
 from collections import deque
 
 from kzoo.exporters.errors import ExportError
-
-# A protobuf message ends at 2 GiB, and the TensorFlow graph holds the weights too.
-LIMIT_BYTES = 2**31 - 2**24
+from kzoo.ops.onnx_file import LARGEST_FILE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +116,10 @@ def _check_graph(concrete, model):
             )
         if inner.dtype != tf.resource:
             size += outer.shape.num_elements() * outer.dtype.size
-    if size > LIMIT_BYTES:
+    if size > LARGEST_FILE:  # the TensorFlow graph holds the weights, too
         raise ExportError(
             f"The weights take {size / 1e9:.2f} GB; a file through tf2onnx holds at "
-            f"most {LIMIT_BYTES / 1e9:.2f} GB. kzoo's native export writes larger "
+            f"most {LARGEST_FILE / 1e9:.2f} GB. kzoo's native export writes larger "
             "models with external data; other models can leave as SavedModel."
         )
     for operation in concrete.graph.get_operations():

@@ -63,7 +63,7 @@ class Signature:
         flat = list(_leaves(self.structure))
         if not flat:
             raise ExportError(f"The signature has no inputs. Received: {given!r}")
-        names = [_input_name(model, p, spec, i) for i, (p, spec) in enumerate(flat)]
+        names = [_input_name(p, spec, i) for i, (p, spec) in enumerate(flat)]
         if len(set(names)) < len(names):
             raise ExportError(f"Input names must be distinct. Received: {names}")
         self.names = names
@@ -206,7 +206,7 @@ def _named(spec, name):
     return keras.InputSpec(shape=shape, dtype=dtype, name=name)
 
 
-def _input_name(model, path, spec, i):
+def _input_name(path, spec, i):
     """The key of the dict, the name of the spec, or a number."""
     keys = [part for part in path if not part.isdigit()]
     if keys:
