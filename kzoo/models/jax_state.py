@@ -14,6 +14,22 @@ def _named(state):
     return dict(zip(names, state))
 
 
+def _apart(state):
+    """A state without an array that stands in it twice, which no step would take.
+
+    At the end of a `fit` Keras gives a weight the very array that is its average.
+    """
+    seen = set()
+
+    def own(value):
+        if id(value) in seen:
+            return keras.ops.copy(value)
+        seen.add(id(value))
+        return value
+
+    return keras.tree.map_structure(own, state)
+
+
 def _leaving_weights(method):
     """A method of Keras's trainer after which the variables have what there is."""
 
@@ -54,7 +70,8 @@ class KeepsState:
     ended, the model had no weights any more. Here it knows them from the beginning, and
     after each step: what a compiled step is given is gone when it ends.
 
-    And a model that is compiled again computes what it was compiled for: see `_anew`.
+    And a model that is compiled again computes what it was compiled for, see `_anew`;
+    one whose weights are averages trains on, see `_apart`.
     """
 
     evaluate = _leaving_weights(keras.Model.evaluate)
@@ -74,7 +91,7 @@ class KeepsState:
             return super().make_test_function(force)
 
     def _get_jax_state(self, **taken):
-        state = super()._get_jax_state(**taken)
+        state = _apart(super()._get_jax_state(**taken))
         self._jax_state = _named(state)
         return state
 

@@ -23,8 +23,10 @@ from kzoo.layers.positions import (
     sinusoidal_positions,
 )
 from kzoo.models.jax_state import KeepsState
+from kzoo.models.tensorflow_step import WaitsForData
 
-_BASES = {"jax": (KeepsState,)}.get(keras.backend.backend(), ())
+_OWN = {"jax": (KeepsState,), "tensorflow": (WaitsForData,)}
+_BASES = _OWN.get(keras.backend.backend(), ())
 
 
 class Model(Emits, *_BASES, keras.Model):

@@ -134,6 +134,45 @@ def test_tf_data_of_dicts():
 
 
 @pytest.mark.tensorflow
+@pytest.mark.parametrize("rounds", [None, 3])
+def test_no_step_is_taken_where_a_pipeline_of_unknown_length_ends(rounds):
+    import tensorflow as tf
+
+    ids = ids_of(WORDS[:16])
+
+    def batches():
+        yield from ({"token_ids": ids[first : first + 4]} for first in range(0, 16, 4))
+
+    kind = {"token_ids": tf.TensorSpec((None, ids.shape[1]), "int32")}
+    pipeline = tf.data.Dataset.from_generator(batches, output_signature=kind)
+    given = dict(weight_decay=0.5, gradient_accumulation_steps=rounds)
+    models = []
+    for data in (pipeline, {"token_ids": ids}):
+        keras.utils.set_random_seed(0)
+        model = compiled(causal(dropout=0.1), kzoo.training.Adam(0.01, **given))
+        size = {} if data is pipeline else {"batch_size": 4}
+        model.fit(data, **size, shuffle=False, epochs=3, verbose=0)
+        models.append(model)
+    one, two = models
+    assert int(one.optimizer.iterations) == 12 // (rounds or 1)
+    for a, b in zip(one.get_weights(), two.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_a_second_fit_goes_on_from_the_average_of_the_first():
+    model = compiled(causal(), keras.optimizers.Adam(0.01, use_ema=True))
+    for _ in range(2):
+        before = model.get_weights()
+        model.fit(WORDS[:8], batch_size=4, verbose=0)
+        averages = model.optimizer._model_variables_moving_average
+        for weight, average in zip(model.trainable_weights, averages, strict=True):
+            np.testing.assert_array_equal(to_numpy(weight), to_numpy(average))
+        assert any(
+            (a != b).any() for a, b in zip(before, model.get_weights(), strict=True)
+        )
+
+
+@pytest.mark.tensorflow
 def test_tf_data_of_strings():
     import tensorflow as tf
 
