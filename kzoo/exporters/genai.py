@@ -225,7 +225,7 @@ def verify(task, folder, report, own=(), new=False):
             f"2 or more. Received: {limit}."
         )
     length = min(12, limit // 2)
-    ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, length), True)
+    ids = task._random_ids(np.random.default_rng(1), "token_ids", (3, length), "behind")
     _verify(task, Path(folder), report, ids, min(task.room(8), limit - length))
     _check_tokenizer(task, Path(folder), report, new)
     for batch in own:

@@ -14,12 +14,13 @@ def _named(state):
     return dict(zip(names, state))
 
 
-def _apart(state):
-    """A state without an array that stands in it twice, which no step would take.
+def _apart(state, kept):
+    """A state without an array that stands in it twice, or is one of those `kept`.
 
-    At the end of a `fit` Keras gives a weight the very array that is its average.
+    What a step is given is gone when it ends, and at the end of a `fit` Keras gives a
+    weight the very array that is its average.
     """
-    seen = set()
+    seen = set(map(id, kept))
 
     def own(value):
         if id(value) in seen:
@@ -91,7 +92,10 @@ class KeepsState:
             return super().make_test_function(force)
 
     def _get_jax_state(self, **taken):
-        state = _apart(super()._get_jax_state(**taken))
+        own = getattr(self, "optimizer", None)
+        kept = [] if own is None or taken.get("optimizer_variables") else own.variables
+        state = super()._get_jax_state(**taken)
+        state = _apart(state, [variable.value for variable in kept])
         self._jax_state = _named(state)
         return state
 

@@ -13,6 +13,9 @@ class WaitsForData:
     def _make_function(self, step_function):
         import tensorflow as tf
 
+        if self.jit_compile:  # XLA begins nothing before all that it reads is there
+            return super()._make_function(step_function)
+
         def step(data):
             with tf.control_dependencies(
                 [x for x in tf.nest.flatten(data, True) if x is not None]

@@ -94,7 +94,10 @@ class Exports(Task):
 
     def _checked_ids(self, name, ids):
         """The ids of an input, as a list of int."""
-        array = np.asarray(ids)
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # lists of other lengths
+            array = np.array(None)
         if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
             raise ValueError(
                 f"{name} must be a list of integers, one at least. Received: {ids!r}."
@@ -194,10 +197,12 @@ class Exports(Task):
             for what in dict.fromkeys(found)
         ]
 
-    def _random_ids(self, generator, name, shape, padding=False, whole=False):
+    def _random_ids(self, generator, name, shape, padding=None, whole=False):
         """Ids of no special meaning; with `padding` rows get shorter and shorter.
 
-        They take half of the positions at most, but with `whole` as many as they are.
+        It stands "behind" them; or "anywhere": behind one, before the next one, and
+        within that, too. They take half of the positions at most, but with `whole` as
+        many as they are.
         """
         stack, size = self._table(name)
         most = shape[1] if whole else stack.max_sequence_length // 2 or 1
@@ -210,15 +215,19 @@ class Exports(Task):
         ids = np.where(np.isin(ids, special), allowed[0] if allowed else 0, ids)
         if padding:
             for row in range(1, shape[0]):
-                ids[row, max(1, length - row * length // shape[0]) :] = special[0]
+                real = max(1, length - row * length // shape[0])
+                ids[row, real:] = special[0]
+                if padding == "anywhere" and row % 2 == 0:
+                    ids[row] = ids[row, ::-1]
+                    ids[row, length - real + 1 : -1 : 3] = special[0]
         return ids.astype("int32")
 
     def _forward_cases(self, generator):
         cases = {}
         for text, shape, padding in (
-            ("batch 1, length 5", (1, 5), False),
-            ("batch 3, length 12, padded", (3, 12), True),
-            ("batch 2, length 40", (2, _USUAL), False),
+            ("batch 1, length 5", (1, 5), None),
+            ("batch 3, length 12, padded", (3, 12), "anywhere"),
+            ("batch 2, length 40", (2, _USUAL), None),
         ):
             cases[text] = {
                 name: self._random_ids(generator, name, shape, padding)
@@ -350,18 +359,24 @@ class ExportsGeneration(Exports):
 
     def _generate_cases(self, generator):
         def case(shape, limit, **options):
-            ids = self._random_ids(generator, self.prompt_input, shape, shape[0] > 1)
+            padding = "anywhere" if shape[0] > 1 else None
+            ids = self._random_ids(generator, self.prompt_input, shape, padding)
             own = self.target_prefix if "forced_token_ids" not in options else ()
             limit = self.room(max(limit, len(own) + 1))
+            if "forced_token_ids" in options:
+                forced = np.array(options["forced_token_ids"], "int32")
+                options["forced_token_ids"] = forced[:, :limit]
             return {self.prompt_input: ids, "max_new_tokens": limit, **options}
 
         size = self.config.decoder.vocabulary_size
-        automaton = generator.integers(-1, 2, (2, size), "int32")
+        automaton = generator.integers(-1, 4, (4, size), "int32")
         order = generator.permutation(size).astype("int32")
         banned, stops, _ = np.split(order, [size // 4, size // 4 * 3 + 1])
         banned = np.setdiff1d(banned, np.array(self.target_prefix, "int32"))
-        special = self.config.pad_token_id, self.config.end_token_id
-        one, stop = sorted([*order, *order], key=lambda i: i in special)[:2]
+        end = self.config.end_token_id
+        special = self.config.pad_token_id, end
+        several = sorted([*order, *order], key=lambda i: i in special)[:4]
+        one, other = several[:2]
 
         def only(*allowed):  # nothing forced: a model's own may be banned here
             return dict(
@@ -373,6 +388,16 @@ class ExportsGeneration(Exports):
             "greedy, batch 3, padded": case((3, 12), 3),
             "3 beams, 2 best, padded": case(
                 (2, 9), 3, beams=3, num_return_sequences=2, length_penalty=0.6
+            ),
+            # The end is as likely as the rest, and no token comes twice.
+            "2 beams, some ended": case(
+                (2, 7),
+                3,
+                beams=2,
+                num_return_sequences=2,
+                length_penalty=3.0,
+                no_repeat_ngram_size=1,
+                **only(*several, end) | {"forced_token_ids": [[one], [other]]},
             ),
             # So many stop tokens that without a minimum one comes at once.
             "2 beams, processed, batch 2": case(
@@ -398,14 +423,14 @@ class ExportsGeneration(Exports):
                 top_p=0.7,
                 min_p=0.0,
                 seed=7,
-                forced_token_ids=self._random_ids(generator, "forced", (4, 2)),
+                forced_token_ids=self._random_ids(generator, "forced", (4, 3)),
             ),
             "sampling, likely ones, batch 4": case(
                 (4, 4), 3, temperature=30.0, top_k=0, top_p=1.0, min_p=0.97, seed=-3
             ),
-            # The third of equal tokens would repeat the pair of the first two.
-            "greedy, no pair twice": case(
-                (2, 7), 3, no_repeat_ngram_size=2, **only(one)
+            # The fourth of equal tokens would repeat the first three.
+            "greedy, no three twice": case(
+                (2, 7), 4, no_repeat_ngram_size=3, **only(one)
             ),
             # Two have ended after two steps, and a third that goes on is better.
             "2 beams, not ended early": case(
@@ -414,22 +439,19 @@ class ExportsGeneration(Exports):
                 beams=2,
                 length_penalty=3.0,
                 early_stopping=False,
-                stop_token_ids=[stop],
-                **only(one, stop),
+                stop_token_ids=[other],
+                **only(one, other),
             ),
-            # What occurred is more likely by far, and comes again.
+            # What occurred is more likely by far, and comes again; then one row is
+            # forced to end, and the other one later.
             "greedy, not ended at once": case(
                 (2, 7),
-                3,
+                5,
+                length_penalty=1.0,
                 repetition_penalty=1e-3,
-                min_new_tokens=min(2, self.room(3)),
-                stop_token_ids=stops,
-            ),
-            "2 beams, forced": case(
-                (2, 7),
-                2,
-                beams=2,
-                forced_token_ids=self._random_ids(generator, "forced", (2, 1)),
+                min_new_tokens=min(2, self.room(5)),
+                stop_token_ids=np.setdiff1d(stops, one),
+                forced_token_ids=[[-1, -1, end, -1], [-1, -1, one, end]],
             ),
             **{
                 name: {

@@ -65,7 +65,8 @@ def genai_function(task):
             ("batch 3, padded on the left", 3, "left", 1),
             ("batch 3, padded on the right", 3, "right", 1),
         ):
-            ids = task._random_ids(generator, "token_ids", (size, 9), size > 1)
+            padding = "behind" if size > 1 else None
+            ids = task._random_ids(generator, "token_ids", (size, 9), padding)
             made[text] = ids[:, ::-1] if side == "left" else ids, more
         made |= {text: (ids, 1) for text, ids in task._long_prompt(generator).items()}
         for text, (ids, more) in made.items():

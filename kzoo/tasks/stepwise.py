@@ -91,12 +91,12 @@ class ExportsSteps(ExportsGeneration):
         cases = {
             text: {
                 self.prompt_input: self._random_ids(
-                    generator, self.prompt_input, shape, shape[0] > 1
+                    generator, self.prompt_input, shape, padding
                 )
             }
-            for text, shape in (
-                ("batch 1, length 5", (1, 5)),
-                ("batch 3, length 12, padded", (3, 12)),
+            for text, shape, padding in (
+                ("batch 1, length 5", (1, 5), None),
+                ("batch 3, length 12, padded", (3, 12), "anywhere"),
             )
         }
         for text, ids in self._long_prompt(generator).items():

@@ -1172,3 +1172,13 @@ def test_a_threshold_of_none_is_refused_too(tmp_path):
     model = harness.small_task(kzoo.TextClassifier, num_classes=2)
     with pytest.raises(ExportError, match="external_data_threshold are options of"):
         model.export(tmp_path / "model", external_data_threshold=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [(kzoo.CausalLM, 2), (kzoo.CausalLM, 7), (kzoo.Seq2SeqLM, 3)],
+)
+def test_a_model_of_few_positions_is_exported(tmp_path, kind, places):
+    model = make(kind, positions="learned", max_sequence_length=places)
+    report = model.export(tmp_path / "model.onnx", format="onnx")
+    assert {check["function"] for check in report.checks} == {"generate"}

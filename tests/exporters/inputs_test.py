@@ -327,6 +327,7 @@ def test_what_the_model_cuts_is_cut_and_said(tokenizer):
         (kzoo.CausalLM, [[]], "input 0: token_ids must be a list of integers, one at"),
         (kzoo.CausalLM, [[0.5]], "must be a list of integers"),
         (kzoo.CausalLM, [7], "must be a list of integers"),
+        (kzoo.CausalLM, [[[5], [5, 6]]], "0: token_ids must be a list of integers"),
         (kzoo.PairScorer, [7], "token_ids must be a list of integers"),
         (kzoo.Seq2SeqLM, [[5, -1]], "0: encoder_token_ids must be in .*Received: -1"),
         (kzoo.Seq2SeqLM, [[5, 29]], "encoder_token_ids must be in .*Received: 29"),

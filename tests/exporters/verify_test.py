@@ -10,10 +10,13 @@ import onnxruntime
 import pytest
 
 import kzoo
+from kzoo import ops
 from kzoo.exporters import ExportError, answers_from, verify
 from kzoo.exporters.onnx import check_defaults, emit, head_of, names_of, opset_of
 from kzoo.exporters.weights import check_onnx
 from kzoo.generation import SEARCH_INPUTS
+from kzoo.generation.search import Search
+from kzoo.models import stack
 from tests.harness import nodes, perturb, small_task
 from tests.words import TOKENIZER, WORDS
 
@@ -676,3 +679,64 @@ def test_an_embedder_searches_by_its_file(tmp_path):
     with answers_from(model, sessions):
         found = model.search(["ab"], ["ba", "ab"])
     assert [[i for i, _ in row] for row in found] == [[i for i, _ in r] for r in right]
+
+
+def never_done(search, state, new):
+    return {**new, "done": new["done"] & False}
+
+
+def scored_again(search, state, new):
+    made = ops.as_scalar(state["made"] + 1, "float32")
+    return {**new, "ended_scores": new["scores"] / made**search.penalty}
+
+
+def of_copies(search, state, new):
+    return {**new, "seen": ops.take(new["seen"], ops.arange(search.rows) * 0, axis=0)}
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("greedy", never_done),
+        ("greedy", scored_again),
+        ("beam", never_done),
+        ("beam", of_copies),
+    ],
+)
+def test_a_search_that_another_one_is_emitted_for_is_refused(
+    tmp_path, monkeypatch, kind, part, change
+):
+    right = getattr(Search, part)
+
+    def wrong(search, state, logits):
+        new = right(search, state, logits)
+        return change(search, state, new) if ops.is_onnx(logits) else new
+
+    monkeypatch.setattr(Search, part, wrong)
+    model = small_task(kind, **TINY)
+    with pytest.raises(ExportError, match="differ|should have shape"):
+        model.export(tmp_path / "model.onnx", format="onnx", functions=["generate"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        (kzoo.TextClassifier, "forward"),
+        (kzoo.CausalLM, "forward"),
+        (kzoo.Seq2SeqLM, "generate"),
+    ],
+)
+def test_positions_that_count_padding_are_refused(
+    tmp_path, monkeypatch, kind, function
+):
+    right = stack._row_positions
+
+    def wrong(index, mask):
+        return right(index, None if ops.is_onnx(mask) else mask)
+
+    monkeypatch.setattr(stack, "_row_positions", wrong)
+    own = dict(labels=["a", "b"]) if kind is kzoo.TextClassifier else {}
+    model = small_task(kind, positions="learned", **own, **TINY)
+    with pytest.raises(ExportError, match="differ"):
+        model.export(tmp_path / "out", format="onnx", functions=[function])

@@ -610,3 +610,16 @@ def test_a_stack_says_which_config_it_needs():
         ValueError, match="needs a ModelConfig .* Received: StackConfig"
     ):
         EncoderDecoder(config.encoder)
+
+
+@pytest.mark.tensorflow
+def test_a_stack_that_xla_compiles_is_fitted():
+    """An optimizer that is not built yet makes its variables in the step."""
+    config = StackConfig(
+        vocabulary_size=20, num_layers=1, hidden_dim=8, intermediate_dim=8, num_heads=2
+    )
+    model = Encoder(config)
+    model.compile("sgd", "mse", jit_compile=True)
+    ids, targets = np.ones((4, 5), "int32"), np.ones((4, 5, 8), "float32")
+    history = model.fit(ids, targets, epochs=2, verbose=0).history
+    assert history["loss"][1] < history["loss"][0]

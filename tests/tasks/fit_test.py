@@ -170,6 +170,10 @@ def test_a_second_fit_goes_on_from_the_average_of_the_first():
         assert any(
             (a != b).any() for a, b in zip(before, model.get_weights(), strict=True)
         )
+        inputs, _ = model.encode_text(WORDS[:8])
+        model.evaluate(WORDS[:8], verbose=0)
+        model.predict(inputs, verbose=0)
+        model.test_on_batch(inputs)
 
 
 @pytest.mark.tensorflow

@@ -108,7 +108,8 @@ def expected_outputs(signature, example):
         shapes = {name: np.shape(value) for name, value in example.items()}
         raise ExportError(
             f"The Keras model itself fails on verification inputs of the shapes "
-            f"{shapes}: {error}\nPass inputs=[...] that it accepts."
+            f"{shapes}: {error}\nFix the sizes that it needs in input_signature, or "
+            "pass inputs=[...] that it accepts to tf2onnx.convert."
         ) from error
     return {
         name: np.asarray(keras.ops.convert_to_numpy(x)) for name, x in outputs.items()
@@ -166,7 +167,8 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
             found = session.run(list(right), feed)
         except Exception as error:  # onnxruntime's errors share no base
             raise ExportError(
-                f"onnxruntime fails on inputs of the shapes {shapes}: {error}"
+                f"onnxruntime fails on inputs of the shapes {shapes}: {error}\nWhere "
+                "the model needs other sizes, fix them in input_signature."
             ) from error
         for (name, x), y in zip(right.items(), found):
             if x.shape != y.shape:
@@ -211,7 +213,8 @@ def _compare_extreme(signature, session, kind, example, tolerance):
         if wrong:
             raise ExportError(
                 f"Output '{name}' {what} on inputs with {kind}. Pass inputs=[...] to "
-                "verify with others, if the model never gets such ones."
+                "tf2onnx.convert, which verifies with them, if the model never gets "
+                "such ones."
             )
 
 
