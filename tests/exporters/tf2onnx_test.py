@@ -840,7 +840,7 @@ def test_a_model_that_fails_on_the_drawn_shapes_says_what_to_pass(tmp_path):
     x = keras.Input((None, 2), name="x")
     table = ops.ones((4, 2))
     model = keras.Model(x, Apply(lambda x: x + table)(x))
-    refused(r"Pass inputs=\[", model, tmp_path)
+    refused(r"pass inputs=\[", model, tmp_path)
     exported(model, tmp_path, inputs=[{"x": np.ones((3, 4, 2), "float32")}])
 
 
