@@ -9,6 +9,8 @@ T5 = dict(
     relative_attention_max_distance=10, layer_norm_epsilon=1e-4,
     decoder_start_token_id=0,
 )  # fmt: skip
+# Fewer and narrower: without a scale of queries, layers amplify what is rounded.
+SHALLOW = {**T5, "num_layers": 2, "num_decoder_layers": 1, "d_kv": 2}
 BART = dict(
     vocab_size=97, d_model=32, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=48,
     decoder_ffn_dim=40, encoder_attention_heads=4, decoder_attention_heads=2,
@@ -59,14 +61,14 @@ SEQ2SEQ = {
     ),
     "flan_t5": _row(
         "T5",
-        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        {**SHALLOW, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
         left=True,
         untied=True,
     ),
     "t5_unscaled": _row(
         "T5", {**T5, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}
     ),
-    "mt5": _row("MT5", T5, left=True),
+    "mt5": _row("MT5", SHALLOW, left=True),
     "mt5_untied": _row("MT5", {**T5, "feed_forward_proj": "relu"}, untied=True),
     "bart": _row(
         "Bart",
@@ -135,7 +137,6 @@ SEQ2SEQ = {
         left=True,
     ),
     **_heads("T5", T5, 1),
-    # Fewer layers: without a scale of queries they amplify what is rounded.
-    **_heads("MT5", {**T5, "num_layers": 2, "num_decoder_layers": 1}, 1),
+    **_heads("MT5", SHALLOW, 1),
     **_heads("Bart", BART, 2),
 }  # fmt: skip
