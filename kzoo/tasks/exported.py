@@ -417,7 +417,7 @@ class ExportsGeneration(Exports):
             # tells how, of logits that are near to one another, and of others.
             "sampling, forced, batch 4": case(
                 (4, 4),
-                5,
+                4,
                 temperature=30.0,
                 top_k=size // 3 + 1,
                 top_p=0.7,
