@@ -694,14 +694,16 @@ def of_copies(search, state, new):
     return {**new, "seen": ops.take(new["seen"], ops.arange(search.rows) * 0, axis=0)}
 
 
-@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 @pytest.mark.parametrize(
-    ("part", "change"),
+    ("kind", "part", "change"),
     [
-        ("greedy", never_done),
-        ("greedy", scored_again),
-        ("beam", never_done),
-        ("beam", of_copies),
+        (kzoo.CausalLM, "greedy", never_done),
+        (kzoo.CausalLM, "greedy", scored_again),
+        (kzoo.CausalLM, "beam", of_copies),
+        (kzoo.Seq2SeqLM, "greedy", never_done),
+        (kzoo.Seq2SeqLM, "greedy", scored_again),
+        (kzoo.Seq2SeqLM, "beam", never_done),
+        (kzoo.Seq2SeqLM, "beam", of_copies),
     ],
 )
 def test_a_search_that_another_one_is_emitted_for_is_refused(
