@@ -193,6 +193,36 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32"])
+def test_counters_and_seeds_of_another_backend_are_this_ones(tmp_path, dtype):
+    """Counters and seeds are int64 on TensorFlow, and int32 and uint32 on JAX."""
+    path = tmp_path / "resume.npz"
+    keras.utils.set_random_seed(0)
+    fit(new_model(seed=3), 2, ResumableCheckpoint(path))
+    with np.load(path, allow_pickle=False) as file:
+        entries = {name: file[name] for name in file.files if name != "meta.json"}
+    with zipfile.ZipFile(path) as archive:
+        meta = json.loads(archive.read("meta.json"))
+    changed = 0
+    for i, described in enumerate(meta["variables"]):
+        if "int" in described[2]:
+            described[2] = dtype
+            entries[str(i)] = entries[str(i)].astype(dtype)
+            changed += 1
+    assert changed > 1
+    np.savez(path, **entries)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("meta.json", json.dumps(meta))
+    resumed = new_model(seed=3)
+    fit(resumed, 4, ResumableCheckpoint(path))
+    keras.utils.set_random_seed(0)
+    whole = new_model(seed=3)
+    fit(whole, 4, ResumableCheckpoint(tmp_path / "whole.npz"))
+    for got, want in zip(state(resumed), state(whole), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+
+
 def drawn_model():
     """A model that starts, and drops, alike on every backend."""
     model, draw = new_model(seed=3, rate=1e-9), np.random.default_rng(2)
