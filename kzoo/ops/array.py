@@ -60,6 +60,8 @@ def _symbols(graph, sizes):
 @op
 def reshape(x, new_shape):
     """Reshapes; sizes are ints, at most one -1, or scalars from `dim`."""
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow.reshape(x, new_shape)
     return keras.ops.reshape(x, new_shape)
 
 
@@ -126,6 +128,8 @@ def _factors(graph, sizes):
 @op
 def transpose(x, axes):
     """Permutes the axes."""
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow.transpose(x, axes)
     return keras.ops.transpose(x, axes)
 
 

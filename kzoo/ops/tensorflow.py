@@ -7,6 +7,8 @@ few passes what `keras.ops` does in many; JAX's XLA fuses the general form by it
 import functools
 import threading
 
+import numpy as np
+
 
 def own_gradient(function):
     """Decorates a function of tensors that gives a tensor and its gradient.
@@ -167,6 +169,29 @@ def shape(x):
     return tuple(size if n is None else n for n, size in zip(known, sizes, strict=True))
 
 
+def reshape(x, sizes):
+    """Like `kzoo.ops.reshape`: with a tuple an eager call takes four times as long."""
+    import tensorflow as tf
+
+    if all(isinstance(size, int) for size in sizes):
+        sizes = np.array(sizes, "int64")
+    return tf.reshape(x, sizes)
+
+
+def transpose(x, axes):
+    """Like `kzoo.ops.transpose`: with a tuple an eager call takes twice as long."""
+    import tensorflow as tf
+
+    return tf.transpose(x, np.array(axes, "int32") % len(axes))
+
+
+def matmul(x, y):
+    """Like `kzoo.ops.matmul`: an eager call of Keras's takes three times as long."""
+    import tensorflow as tf
+
+    return tf.matmul(x, y)
+
+
 def split(x, sections, axis):
     """Like `kzoo.ops.split`: Keras computes the sizes with a dozen ops."""
     import tensorflow as tf
@@ -219,7 +244,7 @@ def linear(x, kernel, bias=None, transposed=False):
     else:
         x = tf.cast(x, kernel.dtype)
     width = tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
-    flat = tf.reshape(x, (-1, width))
+    flat = reshape(x, (-1, width))
     y = tf.matmul(flat, kernel, transpose_b=transposed)
     bias = None if bias is None else tf.cast(bias, y.dtype)
     # Fused with a product of few rows, as those of one token are, a bias keeps it on
@@ -231,7 +256,7 @@ def linear(x, kernel, bias=None, transposed=False):
         return y
     sizes = [*x.shape[:-1], y.shape[-1]]
     if sizes.count(None) > 1:
-        y = tf.reshape(y, [*shape(x)[:-1], sizes[-1]])
+        y = reshape(y, [*shape(x)[:-1], sizes[-1]])
     else:
-        y = tf.reshape(y, [-1 if size is None else size for size in sizes])
+        y = reshape(y, [-1 if size is None else size for size in sizes])
     return y + bias if alone and bias is not None else y
