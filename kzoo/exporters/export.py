@@ -209,20 +209,23 @@ def export(
                         change=matrices.quantize,
                         low_memory=low_memory,
                     )
-                    if quantize:
-                        agreement.verify(cases, paths, names, matrices, report)
-                    else:
-                        onnx.verify(
-                            cases,
-                            lambda name: onnx.open_session(paths[name]),
-                            report,
-                            onnx.of_ids(names, report.opset, low_memory),
-                        )
                 else:
                     variables = list(task.named_variables().values())
                     report = saved_model.write(chosen, variables, target)
                     report.needs = text_form.needs(task, format) if text else []
+                if not single:  # while Keras computes
+                    report.sha256 = hashes(target)
+                if format == "tf_saved_model":
                     saved_model.verify(cases, target, report)
+                elif quantize:
+                    agreement.verify(cases, paths, names, matrices, report)
+                else:
+                    onnx.verify(
+                        cases,
+                        lambda name: onnx.open_session(paths[name]),
+                        report,
+                        onnx.of_ids(names, report.opset, low_memory),
+                    )
             if evaluate is not None:
                 report.metric = scores(task, paths, evaluate)
             if single:
@@ -241,7 +244,6 @@ def export(
             for new in [t for t in targets if t.exists() and t not in stood]:
                 raise ExportError(f"{new} has come into being. Choose another path.")
             if not single:
-                report.sha256 = hashes(target)
                 report.save(target / REPORT)
             install(partial, targets)
     except OSError as error:

@@ -115,13 +115,14 @@ class Embedding(Emits, LoRA, keras.layers.Embedding):
         """Inside, `attend` is for every step of a loop: the table is turned once.
 
         With few rows of states XLA and TensorFlow multiply by a transposed matrix at
-        half the speed. A table of more than 64 MB in float32 stays as it is.
+        half the speed. A table of more than 64 MB in float32 stays as it is, and any
+        where calls are bare, whose loops have few steps.
 
         Args:
             x: a tensor or ONNX value that the loop reads.
         """
-        table = None
-        if not ops.is_onnx(x) and self.input_dim * self.output_dim <= 2**24:
+        table, large = None, self.input_dim * self.output_dim > 2**24
+        if not (large or _bare.get() or ops.is_onnx(x)):
             table = ops.cast(self.embeddings, self.compute_dtype)
             table = ops.transpose(table, (1, 0))
         token = _turned.set((self, table))
