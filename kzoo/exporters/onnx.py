@@ -291,7 +291,8 @@ def open_session(path, prepacked=False):
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not prepacked:  # copies of the weights would double the memory of a short check
         options.add_session_config_entry("session.disable_prepacking", "1")
-        options.intra_op_num_threads = max(1, os.cpu_count() // 2)  # others are Keras's
+        # Meanwhile Keras computes, for longer.
+        options.intra_op_num_threads = max(1, (os.cpu_count() or 2) // 2)
     providers = ["CPUExecutionProvider"]
 
     def opened():
