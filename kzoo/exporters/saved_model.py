@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -141,6 +142,16 @@ def verify(cases, target, report):
     checks.verify(cases, answers, report)
     report.runtime = f"tensorflow {tf.__version__}, a fresh process"
     report.seconds["verify"] = time.perf_counter() - start
+
+
+def check_runtime(target):
+    """Raises `ExportError` unless what runs a SavedModel is installed."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise ExportError(
+            f"{target} is a SavedModel, which TensorFlow runs, and that is not "
+            f"installed: pip install tensorflow. Keras may stay on "
+            f"{keras.backend.backend()}."
+        )
 
 
 def signatures_of(target):

@@ -45,13 +45,26 @@ _TELLING = (
     *("attention_window", "windowed_layers", "causal", "num_segments", "layer_groups"),
     *("activation", "feed_forward", "similarity", "query_key_norm", "norm_epsilon"),
     *("parallel_residual", "embedding_norm", "embedding_scale", "attention_soft_cap"),
+    *("first_norm", "final_norm", "norm_bias", "use_bias", "attention_bias"),
+    *("attention_output_bias", "attention_scale", "embedding_dim"),
 )
+# What a field is where it is `None`.
+_ELSE = {
+    "attention_bias": "use_bias",
+    "attention_output_bias": "use_bias",
+    "embedding_dim": "hidden_dim",
+    "layer_groups": "num_layers",
+    "rotary_dim": "head_dim",
+}
 # Those that are read with some values of others alone.
 _OF_POSITIONS = {
     "learned": ("max_sequence_length", "first_position"),
     "sinusoidal": ("sinusoidal_layout", "first_position"),
-    "rotary": ("rope_max_wavelength", "rope_scaling", "window_rope_max_wavelength"),
-    "relative": ("relative_buckets",),
+    "rotary": (
+        *("rope_max_wavelength", "rope_scaling", "window_rope_max_wavelength"),
+        "rotary_dim",
+    ),
+    "relative": ("relative_buckets", "relative_max_distance"),
 }
 _OF_A_HEAD = ("tie_head", "head_bias", "head_scale", "head_soft_cap")
 
@@ -95,6 +108,7 @@ def verify(path, task, inputs=None):
         format = "genai"
     elif (path / SAVED_MODEL).is_file():
         format = "tf_saved_model"
+        saved_model.check_runtime(path)
     opened, head_of = {}, functools.cache(onnx.head_of)
     if is_file_name(path) and not path.is_dir():
         opened[path] = session = onnx.open_session(path)
@@ -281,12 +295,18 @@ def _check_said(where, said, task):
         elif mine.decoder:
             names += _OF_A_HEAD
         for name in names:
-            values = [getattr(config, name) for config in (theirs, mine)]
+            values = [_field(config, name) for config in (theirs, mine)]
             if values[0] != values[1]:
                 raise ExportError(
                     f"{where} is of a model whose {side or 'config'} has {name}="
                     f"{values[0]!r}, and {task.name} has {values[1]!r}. {ANOTHER}"
                 )
+
+
+def _field(config, name):
+    """A field of a config; what it stands for where it is `None`."""
+    value = getattr(config, name)
+    return getattr(config, _ELSE[name]) if value is None and name in _ELSE else value
 
 
 def _verify_other(path, model, inputs):

@@ -630,7 +630,15 @@ def load_model(path, **kwargs):
     Args:
         path: the file.
         **kwargs: of `keras.saving.load_model`.
+
+    Raises:
+        ValueError: it is a folder, which `load_task` reads.
     """
+    if (Path(path) / WEIGHTS_FILE).is_file():
+        raise ValueError(
+            f"load_model reads a .keras file. Received: {path}, a folder, which "
+            "kzoo.load_task reads."
+        )
     return keras.saving.load_model(path, **kwargs)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 
 import keras
 import numpy as np
@@ -306,6 +307,13 @@ def test_a_file_that_says_another_config_is_refused(tmp_path, beside):
         ("feed_forward", "gated"),
         ("norm_epsilon", 0.1),
         ("sinusoidal_layout", "halves"),
+        ("final_norm", False),
+        ("first_norm", False),
+        ("norm_bias", False),
+        ("use_bias", False),
+        ("attention_bias", False),
+        ("attention_scale", 9.0),
+        ("embedding_dim", 4),
     ):
         before = getattr(model.config.encoder, name)
         write(**{name: value})
@@ -622,6 +630,14 @@ def test_a_saved_model_that_is_lost_is_named(tmp_path):
     (tmp_path / "model" / "saved_model.pb").unlink()
     with pytest.raises(ExportError, match="saved_model.pb was lost since it was expor"):
         verify(tmp_path / "model", model)
+
+
+def test_a_saved_model_where_tensorflow_is_not_installed(tmp_path, monkeypatch):
+    """It is run there, whatever Keras runs on."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(ExportError, match="a SavedModel, which TensorFlow runs, and"):
+        verify(tmp_path, classifier("neg", "pos"))
 
 
 def test_a_file_that_is_lost_is_named(tmp_path):

@@ -334,6 +334,12 @@ def test_a_folder_without_a_tokenizer_loses_the_one_before(tmp_path):
     assert load_task(tmp_path).tokenizer is None
 
 
+def test_a_folder_is_no_keras_file(tmp_path):
+    seq2seq().save_folder(tmp_path / "model")
+    with pytest.raises(ValueError, match="a folder, which kzoo.load_task reads"):
+        kzoo.load_model(tmp_path / "model")
+
+
 def test_a_folder_of_another_layout_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match="Hugging Face's layout, which from_preset re"):
