@@ -52,7 +52,6 @@ _TELLING = (
 _ELSE = {
     "attention_bias": "use_bias",
     "attention_output_bias": "use_bias",
-    "embedding_dim": "hidden_dim",
     "layer_groups": "num_layers",
     "rotary_dim": "head_dim",
 }
@@ -61,8 +60,10 @@ _OF_POSITIONS = {
     "learned": ("max_sequence_length", "first_position"),
     "sinusoidal": ("sinusoidal_layout", "first_position"),
     "rotary": (
-        *("rope_max_wavelength", "rope_scaling", "window_rope_max_wavelength"),
+        "rope_max_wavelength",
+        "rope_scaling",
         "rotary_dim",
+        "window_rope_max_wavelength",
     ),
     "relative": ("relative_buckets", "relative_max_distance"),
 }

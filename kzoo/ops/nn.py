@@ -15,8 +15,7 @@ def matmul(x, y):
 
     See `linear_by_head` for kernels that a batch shares.
     """
-    alike = x.dtype == y.dtype and len(x.shape) == len(y.shape)
-    if alike and keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         return tensorflow.matmul(x, y)
     return keras.ops.matmul(x, y)
 

@@ -7,6 +7,7 @@ few passes what `keras.ops` does in many; JAX's XLA fuses the general form by it
 import functools
 import threading
 
+import keras
 import numpy as np
 
 
@@ -173,6 +174,8 @@ def reshape(x, sizes):
     """Like `kzoo.ops.reshape`: with a tuple an eager call takes four times as long."""
     import tensorflow as tf
 
+    if not (isinstance(x, tf.Tensor) and isinstance(sizes, (list, tuple))):
+        return keras.ops.reshape(x, sizes)
     if all(isinstance(size, int) for size in sizes):
         sizes = np.array(sizes, "int64")
     return tf.reshape(x, sizes)
@@ -182,14 +185,21 @@ def transpose(x, axes):
     """Like `kzoo.ops.transpose`: with a tuple an eager call takes twice as long."""
     import tensorflow as tf
 
-    return tf.transpose(x, np.array(axes, "int32") % len(axes))
+    plain = isinstance(x, tf.Tensor) and axes
+    if plain and sorted(axes) == [*range(x.shape.rank or 0)]:
+        return tf.transpose(x, np.array(axes, "int32"))
+    return keras.ops.transpose(x, axes)
 
 
 def matmul(x, y):
     """Like `kzoo.ops.matmul`: an eager call of Keras's takes three times as long."""
     import tensorflow as tf
 
-    return tf.matmul(x, y)
+    plain = isinstance(x, tf.Tensor) and isinstance(y, tf.Tensor)
+    plain = plain and x.dtype == y.dtype and x.dtype.is_floating
+    if plain and x.shape.rank == y.shape.rank and (x.shape.rank or 0) > 1:
+        return tf.matmul(x, y)
+    return keras.ops.matmul(x, y)
 
 
 def split(x, sections, axis):

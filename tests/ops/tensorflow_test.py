@@ -236,3 +236,67 @@ def test_a_softmax_of_few_sums_to_one_and_does_not_overflow():
     p = np.exp([0, -1]) / np.exp([0, -1]).sum()
     expected = [[[*p, 0]], [[1 / 3] * 3]]
     np.testing.assert_allclose(kernels.softmax_of_few(x), expected, rtol=1e-6)
+
+
+SHAPED = {
+    "reshape": (lambda x, ops: ops.reshape(x, (-1, 6)), (2, 3, 4)),
+    "reshape to none": (lambda x, ops: ops.reshape(x, ()), (1, 1)),
+    "reshape by one number": (lambda x, ops: ops.reshape(x, -1), (2, 3)),
+    "transpose": (lambda x, ops: ops.transpose(x, (2, 0, 1)), (2, 3, 4)),
+    "transpose from behind": (lambda x, ops: ops.transpose(x, (0, -1, 1)), (2, 3, 4)),
+    "transpose all": (lambda x, ops: ops.transpose(x, None), (2, 3, 4)),
+    "matmul": (lambda x, ops: ops.matmul(x, x), (5, 2, 3, 3)),
+    "matmul of vectors": (lambda x, ops: ops.matmul(x, x), (3,)),
+    "matmul of a batch": (lambda x, ops: ops.matmul(x, x[0]), (2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int32"])
+@pytest.mark.parametrize("name", SHAPED)
+def test_what_is_spared_eagerly_is_what_keras_gives(name, dtype):
+    """Of tensors, variables and arrays; shapes and dtypes of results, too."""
+    function, shape = SHAPED[name]
+    values = np.random.default_rng(0).integers(-5, 6, shape)
+    given = keras.ops.cast(values, dtype)
+    for x in (given, keras.Variable(given, dtype=dtype), np.asarray(given)):
+        found, expected = function(x, kzoo.ops), function(x, keras.ops)
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        found, expected = map(keras.ops.convert_to_numpy, (found, expected))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_spared_eagerly_takes_lengths_that_are_not_known():
+    """As numbers, as scalars, and as one vector; also of no known rank at all."""
+    import tensorflow as tf
+
+    x = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 4), "float32")])
+    def known(x):
+        y = kzoo.ops.transpose(x, (1, 0, 2))
+        y = kzoo.ops.reshape(y, (-1, kzoo.ops.dim(x, 0), 2, 2))
+        y = kzoo.ops.matmul(y, y)
+        return kzoo.ops.reshape(y, tf.shape(x))
+
+    @tf.function(input_signature=[tf.TensorSpec(None, "float32")])
+    def unknown(x):
+        return kzoo.ops.reshape(kzoo.ops.matmul(x, x), (-1,))
+
+    squares = x.transpose(1, 0, 2).reshape(3, 2, 2, 2)
+    np.testing.assert_array_equal(known(x), (squares @ squares).reshape(x.shape))
+    square = x[:, :, :3]
+    np.testing.assert_array_equal(unknown(square), (square @ square).ravel())
+
+
+def test_what_is_spared_eagerly_makes_a_functional_model():
+    x = keras.Input((4, 6))
+    y = kzoo.ops.reshape(kzoo.ops.transpose(x, (0, 2, 1)), (-1, 24))
+    model = keras.Model(x, kzoo.ops.matmul(y, kzoo.ops.reshape(x, (24, -1))))
+    values = np.arange(24.0, dtype="float32").reshape(1, 4, 6)
+    expected = values[0].T.reshape(1, 24) @ values.reshape(24, 1)
+    np.testing.assert_allclose(model(values), expected)
+
+
+def test_an_axis_that_is_not_there_is_no_other_one():
+    with pytest.raises(ValueError, match="axis 5"):
+        kzoo.ops.transpose(keras.ops.ones((2, 3, 4)), (0, 1, 5))
