@@ -257,7 +257,7 @@ def _print(out_path, summary, exports, result):
     table.add_row(
         "fine-tuned",
         f"{BASE} on {PAIRS:,} dates, {summary['epochs']} of {EPOCHS} epochs"
-        f"{'' if summary['training_complete'] else ' (time was up)'}, "
+        f"{'' if summary['training_complete'] else ' and a part (time was up)'}, "
         f"{summary['training_seconds']:.0f} s",
         str(out_path / "model"),
     )
