@@ -278,6 +278,25 @@ def onnx_session(path):
     return onnxruntime.InferenceSession(str(path), options)
 
 
+def resident():
+    """Bytes that this process holds now; the peak is counted from here on."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def peak():
+    """The most bytes that this process has held.
+
+    Not `getrusage`'s, which starts with what the process held that started this one.
+    """
+    return _status("VmHWM")
+
+
+def _status(name):
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{name}:")[1].split()[0]) * 1024
+
+
 def settings(args):
     """What a script was asked for; not where interpreters and results are."""
     places = ("peers", "hub", "out")

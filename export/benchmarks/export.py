@@ -13,14 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import _duel
+
 import kzoo
-
-
-def resident(name):
-    """Bytes that this process holds now, `"VmRSS"`, or has held at most, `"VmHWM"`."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split(f"{name}:")[1].split()[0]) * 1024
-
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--size", default="base")
@@ -29,15 +24,14 @@ parser.add_argument("--file", action="store_true", help="one .onnx instead of a 
 args = parser.parse_args()
 
 task = kzoo.Seq2SeqLM.from_size(args.size, vocabulary_size=args.vocabulary_size)
-Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
-before = resident("VmRSS")
+before = _duel.resident()
 with tempfile.TemporaryDirectory() as folder:
     start, busy = time.perf_counter(), time.process_time()
     name = "model.onnx" if args.file else "model"
     report = task.export(Path(folder) / name, format="onnx")
     seconds = time.perf_counter() - start
     busy = time.process_time() - busy
-peak = resident("VmHWM")
+peak = _duel.peak()
 stored = sum(s for f, s in report.files.items() if f.endswith((".onnx", ".bin")))
 print(
     json.dumps(

@@ -131,16 +131,9 @@ def memory(folder, family):
 
     kzoo.CausalLM.from_size("tiny", vocabulary_size=9)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-    before = _resident("VmRSS")
+    before = _duel.resident()
     kzoo.from_preset(folder)
-    return _resident("VmHWM") - before
-
-
-def _resident(name):
-    """Bytes that /proc names so."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(x.split()[1]) for x in lines if x.startswith(name)) * 1024
+    return _duel.peak() - before
 
 
 def code_lines(path):

@@ -100,26 +100,17 @@ def make_genai(folder):
     return run
 
 
-def peak_memory():
-    """The most bytes that this process has held.
-
-    Not `getrusage`'s, which starts with what the process held that started this one.
-    """
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
 def work(contender, folder):
     """Answers messages: generate, and say how long it took; or the peak of memory."""
     import numpy  # noqa: F401 - what both need is not counted
 
     __import__("onnxruntime_genai" if contender == "genai" else "onnxruntime")
-    before = peak_memory()
+    before = _duel.peak()
     run = globals()[f"make_{contender}"](Path(folder))
 
     def answer(verb="generate", ids=None, count=0):
         if verb == "memory":
-            return peak_memory() - before
+            return _duel.peak() - before
         if verb == "versions":
             return _duel.versions("onnxruntime", "onnxruntime-genai")
         start = _duel.clock()

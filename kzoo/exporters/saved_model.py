@@ -149,7 +149,7 @@ def check_runtime(target):
     if importlib.util.find_spec("tensorflow") is None:
         raise ExportError(
             f"{target} is a SavedModel, which TensorFlow runs, and that is not "
-            f"installed: pip install tensorflow. Keras may stay on "
+            "installed: pip install tensorflow. Keras may stay on "
             f"{keras.backend.backend()}."
         )
 
