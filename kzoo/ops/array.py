@@ -60,9 +60,10 @@ def _symbols(graph, sizes):
 @op
 def reshape(x, new_shape):
     """Reshapes; sizes are ints, at most one -1, or scalars from `dim`."""
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.reshape(x, new_shape)
     return keras.ops.reshape(x, new_shape)
+
+
+reshape.on_tensorflow(tensorflow.reshape)
 
 
 @reshape.emits
@@ -128,9 +129,10 @@ def _factors(graph, sizes):
 @op
 def transpose(x, axes):
     """Permutes the axes."""
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.transpose(x, axes)
     return keras.ops.transpose(x, axes)
+
+
+transpose.on_tensorflow(tensorflow.transpose)
 
 
 @transpose.emits
@@ -188,13 +190,12 @@ def split(x, sections, axis=-1):
 
     In ONNX the sizes may be scalars from `dim`.
     """
-    if not isinstance(sections, int) and len(set(sections)) == 1:
-        sections = len(sections)
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.split(x, sections, axis)
     if not isinstance(sections, int):
         sections = list(np.cumsum(sections)[:-1])
     return keras.ops.split(x, sections, axis)
+
+
+split.on_tensorflow(tensorflow.split)
 
 
 @split.emits
@@ -253,10 +254,10 @@ def _(graph, x, indices, axis=0):
 @op
 def take_along_axis(x, indices, axis):
     """Elements of `x` picked by `indices` of the same rank, along `axis`."""
-    last = axis in (-1, len(indices.shape) - 1)
-    if last and keras.backend.backend() == "tensorflow":
-        return tensorflow.take_along_last_axis(x, indices)
     return keras.ops.take_along_axis(x, indices, axis=axis)
+
+
+take_along_axis.on_tensorflow(tensorflow.take_along_axis)
 
 
 @take_along_axis.emits

@@ -1,6 +1,8 @@
-"""`@op`: one name, two bodies, chosen by what comes in."""
+"""`@op`: one name, a body for tensors and one for ONNX, chosen by what comes in."""
 
 import functools
+
+import keras
 
 from kzoo.ops.onnx_graph import OnnxValue, current_graph, is_building
 
@@ -19,6 +21,9 @@ def op(function=None, *, creates=False):
         @silu.emits
         def _(graph, x):
             return graph.node("Swish", x)
+
+    Where TensorFlow takes many passes for what `keras.ops` does, a kernel runs there in
+    the body's place: `silu.on_tensorflow(kernel)`.
 
     Args:
         function: the body.
@@ -40,7 +45,13 @@ def op(function=None, *, creates=False):
         rule = emission
         return emission
 
-    wrapper.emits = emits
+    def on_tensorflow(kernel):
+        nonlocal function
+        if keras.backend.backend() == "tensorflow":
+            function = kernel
+        return kernel
+
+    wrapper.emits, wrapper.on_tensorflow = emits, on_tensorflow
     return wrapper
 
 

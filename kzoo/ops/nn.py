@@ -1,5 +1,7 @@
 """What a transformer computes beside attention: linear maps, norms, activations."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -15,9 +17,10 @@ def matmul(x, y):
 
     See `linear_by_head` for kernels that a batch shares.
     """
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.matmul(x, y)
     return keras.ops.matmul(x, y)
+
+
+matmul.on_tensorflow(tensorflow.matmul)
 
 
 @matmul.emits
@@ -43,10 +46,11 @@ def _(graph, x, kernel):
 @op
 def linear(x, kernel, bias=None):
     """`x @ kernel + bias`; kernel (D, E), bias (E,)."""
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.linear(x, kernel, bias)
     y = keras.ops.matmul(x, kernel)
     return y if bias is None else keras.ops.add(y, bias)
+
+
+linear.on_tensorflow(tensorflow.linear)
 
 
 @linear.emits
@@ -123,9 +127,10 @@ def _(graph, x, layers):
 @op
 def linear_transposed(x, table):
     """`x @ table.T`, the head tied to an embedding table (V, D)."""
-    if keras.backend.backend() == "tensorflow":
-        return tensorflow.linear(x, table, transposed=True)
     return keras.ops.matmul(x, keras.ops.transpose(table))
+
+
+linear_transposed.on_tensorflow(functools.partial(tensorflow.linear, transposed=True))
 
 
 @linear_transposed.emits
@@ -252,10 +257,13 @@ def _(graph, x):
 @op
 def silu(x):
     """x times sigmoid(x)."""
-    if keras.backend.backend() == "tensorflow":
-        # `tf.nn.silu` keeps every graph that it is called in, by `tf.custom_gradient`.
-        return x * keras.ops.sigmoid(x)
     return keras.ops.silu(x)
+
+
+@silu.on_tensorflow
+def _(x):
+    # `tf.nn.silu` keeps every graph that it is called in, by `tf.custom_gradient`.
+    return x * keras.ops.sigmoid(x)
 
 
 @silu.emits

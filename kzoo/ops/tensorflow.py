@@ -170,15 +170,15 @@ def shape(x):
     return tuple(size if n is None else n for n, size in zip(known, sizes, strict=True))
 
 
-def reshape(x, sizes):
+def reshape(x, new_shape):
     """Like `kzoo.ops.reshape`: with a tuple an eager call takes four times as long."""
     import tensorflow as tf
 
-    if not (isinstance(x, tf.Tensor) and isinstance(sizes, (list, tuple))):
-        return keras.ops.reshape(x, sizes)
-    if all(isinstance(size, int) for size in sizes):
-        sizes = np.array(sizes, "int64")
-    return tf.reshape(x, sizes)
+    if not (isinstance(x, tf.Tensor) and isinstance(new_shape, (list, tuple))):
+        return keras.ops.reshape(x, new_shape)
+    if all(isinstance(size, int) for size in new_shape):
+        new_shape = np.array(new_shape, "int64")
+    return tf.reshape(x, new_shape)
 
 
 def transpose(x, axes):
@@ -202,17 +202,21 @@ def matmul(x, y):
     return keras.ops.matmul(x, y)
 
 
-def split(x, sections, axis):
+def split(x, sections, axis=-1):
     """Like `kzoo.ops.split`: Keras computes the sizes with a dozen ops."""
     import tensorflow as tf
 
+    if not isinstance(sections, int) and len(set(sections)) == 1:
+        sections = len(sections)
     return tf.split(x, sections, axis)
 
 
-def take_along_last_axis(x, indices):
-    """Elements of `x` (..., D) at `indices` (..., E): Keras makes 60 ops of it."""
+def take_along_axis(x, indices, axis):
+    """Like `kzoo.ops.take_along_axis`: Keras makes 60 ops of it."""
     import tensorflow as tf
 
+    if axis not in (-1, len(indices.shape) - 1):
+        return keras.ops.take_along_axis(x, indices, axis=axis)
     return tf.gather(x, indices, axis=-1, batch_dims=len(indices.shape) - 1)
 
 
