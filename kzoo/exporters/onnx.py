@@ -216,14 +216,30 @@ def _answers(session, cases, report):
     often = {TOKENS_BETWEEN_JOINS: 2} if TOKENS_BETWEEN_JOINS in options else {}
     run = runner(function, session, often)
     for case in cases:
-        try:
-            answer = run(case.inputs)
-        except ExportError as error:
-            if not case.rows:
-                raise
-            these = f"from {case.rows[0]} to {case.rows[-1]}"
-            raise ExportError(f"{error} The inputs are those {these}.") from error
-        yield answer
+        yield answer(run, case)
+
+
+def answer(run, case):
+    """What a `runner` gives for a case; which of the user's own rows it refuses.
+
+    Raises:
+        ExportError: the runtime fails.
+    """
+    try:
+        return run(case.inputs)
+    except ExportError:
+        rows = case.rows or ()
+        batched = {a.name for a in case.function.arguments if a.axes[:1] == ("batch",)}
+        for row, name in enumerate(rows):
+            alone = {
+                key: value[row : row + 1] if key in batched else value
+                for key, value in case.inputs.items()
+            }
+            try:
+                run(alone)
+            except ExportError as error:
+                raise ExportError(f"{name}: {error}") from error
+        raise
 
 
 def declare(function, session, report, where):

@@ -378,12 +378,15 @@ def test_a_saved_model_takes_and_gives_text(tmp_path, trained):
     ]
 
 
-def test_a_null_ends_no_text_silently(tmp_path, quick, trained):
+@pytest.mark.parametrize("mode", [None, "int8"])
+def test_a_null_ends_no_text_silently(tmp_path, quick, trained, mode):
     model = make(kzoo.SentenceEmbedder, trained("unigram"))
-    model.export(tmp_path / "model.onnx", format="onnx", text=True)
+    model.export(tmp_path / "model.onnx", format="onnx", text=True, quantize=mode)
     session = session_of(tmp_path / "model.onnx")
     with pytest.raises(Exception, match="Name:'text must have no NUL character"):
         session.run(None, {"text": np.array(["fine", "a\0b"], object)})
+    with pytest.raises(ExportError, match=r"^second, 'a\\x00b': .*NUL character"):
+        verify(tmp_path / "model.onnx", model, {"first": "fine", "second": "a\0b"})
 
 
 def test_a_name_that_the_operator_knows_is_text(tmp_path, quick, trained):
