@@ -291,6 +291,53 @@ def test_integers_are_divided_downwards(divisor, dtype, opset, tmp_path):
     )
 
 
+@INTEGERS
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda x: x > 2**24, [True, True, False, False]),
+        (lambda x: 2**24 + 1 < x, [True, False, False, False]),
+        (lambda x: ops.sort(x, -1), [-(2**31), 2**24, 2**24 + 1, 2**24 + 3]),
+        (lambda x: ops.argsort(x, -1), [3, 2, 1, 0]),
+        (lambda x: ops.top_k(x, 3)[0], [2**24 + 3, 2**24 + 1, 2**24]),
+        (lambda x: ops.top_k(x, 3)[1], [0, 1, 2]),
+        (lambda x: ops.where(x > 2**24, x, 0), [2**24 + 3, 2**24 + 1, 0, 0]),
+    ],
+    ids=["greater", "less", "sort", "argsort", "values", "places", "where"],
+)
+def test_large_integers_are_compared_and_ranked(
+    function, wanted, dtype, opset, tmp_path
+):
+    x = np.array([[2**24 + 3, 2**24 + 1, 2**24, -(2**31)]], dtype)
+    kind = np.asarray(function(ops.convert_to_tensor(x))).dtype
+    wanted = np.array([wanted], kind)
+    file_gives(function, x, wanted, tmp_path, opset=opset)
+
+
+@pytest.mark.parametrize(
+    "narrow", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"]
+)
+def test_narrow_and_unsigned_integers_are_compared_and_ranked(narrow, tmp_path):
+    def function(x):
+        x = ops.cast(x, narrow)
+        return ops.cast(x > 3, "int64") * 1000 + ops.cast(ops.top_k(x, 3)[0], "int64")
+
+    largest = -1 if narrow == "uint64" else np.iinfo(narrow).max  # -1 wraps around
+    x = np.array([[5, largest, 2]], "int64")
+    wanted = np.array([[1000 + largest, 1005, 2]])
+    file_gives(function, x, wanted, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [(ops.argsort, [1, 0, 2]), (lambda x: ops.top_k(x, 3)[1], [2, 0, 1])],
+    ids=["argsort", "top_k"],
+)
+def test_float64_is_ranked_as_it_is(function, wanted, tmp_path):
+    x = 1 + np.array([[2e-11, 1e-11, 3e-11]])
+    file_gives(function, x, np.array([wanted], "int32"), tmp_path)
+
+
 @pytest.mark.parametrize("divisor", [3, -3])
 @INTEGERS
 def test_the_largest_integers_are_divided_downwards(dtype, opset, divisor, tmp_path):
@@ -454,6 +501,8 @@ WRONG = {
     "floor_div": ("FloorDiv", "negative integers", "int32", lambda x: x // 3),
     "mod": ("FloorMod", "negative integers", "int64", lambda x: x % 3),
     "one_hot": ("OneHot", "negative integers", "int32", lambda x: ops.one_hot(x, 3)),
+    "greater": ("Greater", "large integers", "int32", lambda x: x > 2**24 + 3),
+    "sort": ("TopKV2", "large integers", "int64", lambda x: ops.sort(x, -1)),
     "zero": ("SelectV2", "zeros", "float32", CHOICES["guarded reciprocal"][0]),
     "large": (
         "SelectV2",
@@ -485,6 +534,7 @@ FUSSY = {
     "not a number": ("float32", lambda x: ops.softmax(x / ops.abs(x))),
     "mask": ("int32", lambda x: ops.softmax((1 - ops.cast(x, "float32")) * -3.4e38)),
     "overflow of one number": ("float32", ops.prod),
+    "sum": ("int32", lambda x: ops.sum(x * x, -1)),
     "argmax": ("float32", lambda x: ops.argmax(x, -1)),
     "rounding": ("float32", lambda x: ops.sin(ops.matmul(x, 9 * ops.ones((6, 3))))),
 }

@@ -156,6 +156,42 @@ def one_hot(graph, node, dtype, shape):
     return _where(graph, equal, on, off, dtype, shape)
 
 
+def comparison(graph, node, dtype, shape):
+    """Compares integers as they are, in `x > y` and `x < y`; tf2onnx makes float32s.
+
+    Those tell no two integers beyond 2 ** 24 apart.
+    """
+    x, y = (_ordered(graph, x) for x in node.input)
+    return _emit(graph, node.type, [x, y], BOOL, shape)
+
+
+def top_k(graph, node, name, args):
+    """Ranks integers and float64 as they are, as sorts do; tf2onnx makes float32s."""
+    x, k = node.input
+    dtype, places = graph.get_dtype(x), graph.get_dtype(node.output[1])
+    shapes = [graph.get_shape(output) for output in node.output]
+    k = _emit(graph, "Cast", [k], INT64, [], to=INT64)
+    k = _emit(graph, "Unsqueeze", [k, _constant(graph, np.array([0]))], INT64, [1])
+    ordered = _ordered(graph, x)
+    outputs, kinds = list(node.output), (graph.get_dtype(ordered), INT64)
+    graph.remove_node(name)
+    top = graph.make_node(
+        "TopK",
+        [ordered, k],
+        output_count=2,
+        dtypes=kinds,
+        shapes=shapes,
+        name=_name("TopK"),
+    )
+    found = _emit(
+        graph, "GatherElements", [x, top.output[1]], dtype, shapes[0], axis=-1
+    )
+    found = found, _cast(graph, top.output[1], INT64, places)
+    for value, output, kind, shape in zip(found, outputs, (dtype, places), shapes):
+        known = dict(name=_name("Identity"), dtypes=[kind], shapes=[shape])
+        graph.make_node("Identity", [value], outputs=[output], **known)
+
+
 def segment_sum(graph, node, name, args):
     """Has nothing added for negative ids, which tf2onnx counts from the end."""
     from tf2onnx.onnx_opset.reduction import SegmentSum
@@ -233,6 +269,17 @@ def _cast(graph, x, dtype, to):
     return _emit(graph, "Cast", [x], to, graph.get_shape(x), to=to)
 
 
+def _ordered(graph, x):
+    """Numbers in the order of `x`, of a dtype that onnxruntime compares."""
+    dtype, shape = graph.get_dtype(x), graph.get_shape(x)
+    if dtype in (*REAL, INT32, INT64):
+        return x
+    x = _cast(graph, x, dtype, INT64)
+    if dtype == UINT64:  # the upper half is negative by now
+        x = _emit(graph, "Add", [x, _number(graph, -(2**63), INT64)], INT64, shape)
+    return x
+
+
 def _where(graph, condition, x, y, dtype, shape):
     """`Where`, of what onnxruntime has it for; others go through one that it has."""
     if dtype in (BOOL, *OTHER_INTEGERS):
@@ -273,9 +320,12 @@ HANDLERS = {
     "Erfc": _replacing(erfc),
     "FloorDiv": _replacing(floor_div),
     "FloorMod": _replacing(floor_mod),
+    "Greater": _replacing(comparison),
+    "Less": _replacing(comparison),
     "OneHot": _replacing(one_hot),
     "Select": _replacing(select),
     "SelectV2": _replacing(select),
+    "TopKV2": (top_k, []),
     "UnsortedSegmentSum": (segment_sum, []),
     "XlaDynamicUpdateSlice": _replacing(dynamic_update_slice),
 }
