@@ -187,7 +187,8 @@ def train(
     try:
         _train(recipe, folder, out_path, "--epochs {}" if of_options else "epochs = {}")
     except OtherTraining as error:
-        raise Failure(as_options(str(error))) from error
+        said = str(error)  # in the keys of a recipe
+        raise Failure(as_options(said) if of_options else said) from error
 
 
 def _recipe(options, context):

@@ -169,7 +169,9 @@ def test_running_text_makes_a_language_model_that_generates(
     assert task.generate("the", max_new_tokens=2) is not None
 
 
-def test_a_stopped_recipe_s_epochs_are_a_key(run, pairs, small, tmp_path, monkeypatch):
+def test_a_recipe_s_settings_are_named_by_its_keys(
+    run, pairs, small, tmp_path, monkeypatch
+):
     from kzoo.cli.epochs import EpochLines
 
     arguments = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
@@ -188,6 +190,10 @@ def test_a_stopped_recipe_s_epochs_are_a_key(run, pairs, small, tmp_path, monkey
     stopped = run("train", recipe, "--out", tmp_path / "second")
     assert stopped.exit_code == 130
     assert "; with epochs = 1 it makes a model of them" in stopped.stderr
+    recipe.write_text(f"seed = 5\n{recipe.read_text()}")
+    changed = run("train", recipe, "--out", tmp_path / "first")
+    assert changed.exit_code == 2
+    assert "other settings: seed was 0, now 5." in changed.stderr
 
 
 def test_a_named_size_wins_over_a_file_of_its_name(refused, tmp_path, monkeypatch):
