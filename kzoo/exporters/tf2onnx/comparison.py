@@ -11,7 +11,7 @@ from kzoo.exporters.tolerances import TOLERANCES
 BATCH_SIZES = (1, 2, 4)  # of the three verification runs
 # The exponential overflows, or is 0.
 LARGE = {"float32": 1e2, "float64": 1e3}
-BEYOND = 2**24  # integers that no float32 tells apart
+BEYOND = 2**30  # integers that no float32 tells apart, and of which two overflow
 
 
 def draw_inputs(signature, limits):

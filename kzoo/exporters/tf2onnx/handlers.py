@@ -192,6 +192,44 @@ def top_k(graph, node, name, args):
         graph.make_node("Identity", [value], outputs=[output], **known)
 
 
+def total(graph, x, axis, dtype):
+    """Adds integers up along an axis; onnxruntime's `ReduceSum` does so in float64.
+
+    There sums beyond 2 ** 53 are rounded, and those beyond the dtype's largest number
+    are that number, where TensorFlow's wrap around.
+    """
+    rank = graph.get_rank(x)
+    before = np.zeros(2 * rank, np.int64)
+    before[axis] = 1  # a zero, for where there is nothing
+    x = _emit(graph, "Pad", [x, _constant(graph, before)], dtype, [-1] * rank)
+    x = _emit(graph, "CumSum", [x, _constant(graph, axis)], dtype, [-1] * rank)
+    return _cut(graph, x, axis, -1, 2**31 - 1)
+
+
+def product(graph, x, axis, dtype):
+    """Multiplies integers along an axis, pair by pair; `ReduceProd` is as `ReduceSum`.
+
+    A vector is taken for the sizes of a tensor, which are few and small.
+    """
+    shape = graph.get_shape(x)
+    if len(shape) == 1:
+        axes = [_constant(graph, [axis])] if graph.opset >= 18 else []
+        attributes = {} if axes else {"axes": [axis]}
+        return _emit(graph, "ReduceProd", [x, *axes], dtype, [1], **attributes)
+    size = shape[axis]
+    if size < 1:
+        raise ExportError("prod of integers along an axis of free length")
+    while size > 1:
+        half = size // 2
+        pair = (_cut(graph, x, axis, n, n + half) for n in (0, half))
+        pairs = _emit(graph, "Mul", [*pair], dtype, [-1] * len(shape))
+        if size % 2:
+            pairs = [pairs, _cut(graph, x, axis, size - 1, size)]
+            pairs = _emit(graph, "Concat", pairs, dtype, [-1] * len(shape), axis=axis)
+        x, size = pairs, size - half
+    return x
+
+
 def segment_sum(graph, node, name, args):
     """Has nothing added for negative ids, which tf2onnx counts from the end."""
     from tf2onnx.onnx_opset.reduction import SegmentSum
@@ -269,6 +307,12 @@ def _cast(graph, x, dtype, to):
     return _emit(graph, "Cast", [x], to, graph.get_shape(x), to=to)
 
 
+def _cut(graph, x, axis, start, stop):
+    places = [_constant(graph, [n]) for n in (start, stop, axis)]
+    rank = graph.get_rank(x)
+    return _emit(graph, "Slice", [x, *places], graph.get_dtype(x), [-1] * rank)
+
+
 def _ordered(graph, x):
     """Numbers in the order of `x`, of a dtype that onnxruntime compares."""
     dtype, shape = graph.get_dtype(x), graph.get_shape(x)
@@ -305,6 +349,37 @@ def _replacing(write):
     return handler, []
 
 
+def _reducing(along, op_type):
+    """A handler that reduces integers axis by axis, and leaves the rest to tf2onnx."""
+
+    def handler(graph, node, name, args):
+        from tf2onnx.onnx_opset.reduction import ReduceOpBase
+
+        x, axes = node.input[0], node.inputs[1]
+        dtype, shape = graph.get_dtype(x), graph.get_shape(x)
+        if dtype not in (INT32, INT64) or shape is None or not axes.is_const():
+            node.type = op_type
+            newer = ReduceOpBase.version_18, ReduceOpBase.version_13
+            return newer[graph.opset < 18](graph, node)
+        axes = np.ravel(axes.get_tensor_value()).astype("int64") % max(len(shape), 1)
+        keep = node.get_attr_value("keep_dims", 0)
+
+        def write(graph, node, dtype, shape):
+            value, sizes = x, list(graph.get_shape(x))
+            for axis in axes.tolist():
+                value, sizes[axis] = along(graph, value, axis, dtype), 1
+                graph.set_shape(value, sizes)
+            if keep or not axes.size:
+                return value
+            return _emit(
+                graph, "Squeeze", [value, _constant(graph, axes)], dtype, shape
+            )
+
+        return _replacing(write)[0](graph, node, name, args)
+
+    return handler, []
+
+
 def _emit(graph, op_type, inputs, dtype, shape=None, **attributes):
     return graph.make_node(
         op_type,
@@ -323,8 +398,10 @@ HANDLERS = {
     "Greater": _replacing(comparison),
     "Less": _replacing(comparison),
     "OneHot": _replacing(one_hot),
+    "Prod": _reducing(product, "ReduceProd"),
     "Select": _replacing(select),
     "SelectV2": _replacing(select),
+    "Sum": _reducing(total, "ReduceSum"),
     "TopKV2": (top_k, []),
     "UnsortedSegmentSum": (segment_sum, []),
     "XlaDynamicUpdateSlice": _replacing(dynamic_update_slice),

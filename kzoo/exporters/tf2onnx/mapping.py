@@ -78,11 +78,12 @@ def _optimized(graph, careful):
 
     # The einsum one times every spelling: seconds a layer, a second copy of weights,
     # and another file each time. onnxruntime has the operator. The reshape one loses
-    # which tensor a length is of, and onnxruntime then cannot run the file.
+    # which tensor a length is of, and onnxruntime then cannot run the file. The one of
+    # neighbours leaves out a cast before a cast, and with it what the first one rounds.
     optimizers = {
         name: make
         for name, make in optimizer._get_optimizers().items()
-        if name not in ("einsum_optimizer", "reshape_optimizer")
+        if name not in ("einsum_optimizer", "reshape_optimizer", "remove_back_to_back")
     }
     return optimizer.optimize_graph(graph, catch_errors=careful, optimizers=optimizers)
 
