@@ -227,19 +227,21 @@ def answer(run, case):
     """
     try:
         return run(case.inputs)
-    except ExportError:
-        rows = case.rows or ()
+    except ExportError as error:
+        if not case.rows:
+            raise
         batched = {a.name for a in case.function.arguments if a.axes[:1] == ("batch",)}
-        for row, name in enumerate(rows):
+        for row, name in enumerate(case.rows):
             alone = {
                 key: value[row : row + 1] if key in batched else value
                 for key, value in case.inputs.items()
             }
             try:
                 run(alone)
-            except ExportError as error:
-                raise ExportError(f"{name}: {error}") from error
-        raise
+            except ExportError as own:
+                raise ExportError(f"{name}: {own}") from own
+        these = f"from {case.rows[0]} to {case.rows[-1]}"
+        raise ExportError(f"{error} The inputs are those {these}.") from error
 
 
 def declare(function, session, report, where):

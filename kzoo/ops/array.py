@@ -190,6 +190,8 @@ def split(x, sections, axis=-1):
 
     In ONNX the sizes may be scalars from `dim`.
     """
+    if not isinstance(sections, int) and len(set(sections)) == 1:
+        sections = len(sections)  # which is less work on torch
     if not isinstance(sections, int):
         sections = list(np.cumsum(sections)[:-1])
     return keras.ops.split(x, sections, axis)

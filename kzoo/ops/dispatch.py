@@ -22,8 +22,8 @@ def op(function=None, *, creates=False):
         def _(graph, x):
             return graph.node("Swish", x)
 
-    Where TensorFlow takes many passes for what `keras.ops` does, a kernel runs there in
-    the body's place: `silu.on_tensorflow(kernel)`.
+    Where TensorFlow needs another computation than the body's, a kernel runs there in
+    its place: `silu.on_tensorflow(kernel)`.
 
     Args:
         function: the body.

@@ -1,7 +1,5 @@
 """What a transformer computes beside attention: linear maps, norms, activations."""
 
-import functools
-
 import keras
 import numpy as np
 
@@ -130,7 +128,9 @@ def linear_transposed(x, table):
     return keras.ops.matmul(x, keras.ops.transpose(table))
 
 
-linear_transposed.on_tensorflow(functools.partial(tensorflow.linear, transposed=True))
+@linear_transposed.on_tensorflow
+def _(x, table):
+    return tensorflow.linear(x, table, transposed=True)
 
 
 @linear_transposed.emits

@@ -206,8 +206,6 @@ def split(x, sections, axis=-1):
     """Like `kzoo.ops.split`: Keras computes the sizes with a dozen ops."""
     import tensorflow as tf
 
-    if not isinstance(sections, int) and len(set(sections)) == 1:
-        sections = len(sections)
     return tf.split(x, sections, axis)
 
 

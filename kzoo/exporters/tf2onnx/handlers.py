@@ -183,9 +183,10 @@ def top_k(graph, node, name, args):
         shapes=shapes,
         name=_name("TopK"),
     )
-    found = _emit(
-        graph, "GatherElements", [x, top.output[1]], dtype, shapes[0], axis=-1
-    )
+    found = top.output[0]
+    if ordered != x:
+        picked = [x, top.output[1]]
+        found = _emit(graph, "GatherElements", picked, dtype, shapes[0], axis=-1)
     found = found, _cast(graph, top.output[1], INT64, places)
     for value, output, kind, shape in zip(found, outputs, (dtype, places), shapes):
         known = dict(name=_name("Identity"), dtypes=[kind], shapes=[shape])
