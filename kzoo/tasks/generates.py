@@ -33,7 +33,8 @@ class Generates(Task):
     """Search over a task's next-token logits; a subclass says where it starts.
 
     It gives `start(inputs, entries)`, `step(tokens, cache, place, fixed)`,
-    `encode_prompts(texts)`, `prompt_input` and `prompt_side`.
+    `encode_prompts(texts)`, `prompt_input` and `prompt_side`. A search goes this way,
+    and not through `call`: what changes the logits there is to be done in `step`, too.
     """
 
     prompt_input: str
