@@ -40,10 +40,6 @@ def dynamic_update_slice(graph, node, dtype, shape):
         where = _constant(graph, np.array([axis], np.int64))
         return _emit(graph, "Gather", [vector, where], INT64, [1], axis=0)
 
-    def cut(rows, begin, end, axis):
-        where = _constant(graph, np.array([axis], np.int64))
-        return _emit(graph, "Slice", [rows, begin, end, where], dtype, [-1] * rank)
-
     # An axis that the update fills leaves nothing before or after it.
     free = [
         axis
@@ -58,9 +54,9 @@ def dynamic_update_slice(graph, node, dtype, shape):
         begin, end = pick(starts, axis), pick(ends, axis)
         middle = rows
         if depth + 1 < len(free):
-            middle = cut(rows, begin, end, axis)
-        before = cut(rows, _constant(graph, np.zeros(1, np.int64)), begin, axis)
-        after = cut(rows, end, _constant(graph, np.array([2**31 - 1])), axis)
+            middle = _cut(graph, rows, axis, begin, end)
+        before = _cut(graph, rows, axis, 0, begin)
+        after = _cut(graph, rows, axis, end, 2**31 - 1)
         parts = [before, updated(middle, depth + 1), after]
         return _emit(graph, "Concat", parts, dtype, [-1] * rank, axis=axis)
 
@@ -187,10 +183,9 @@ def top_k(graph, node, name, args):
     if ordered != x:
         picked = [x, top.output[1]]
         found = _emit(graph, "GatherElements", picked, dtype, shapes[0], axis=-1)
-    found = found, _cast(graph, top.output[1], INT64, places)
-    for value, output, kind, shape in zip(found, outputs, (dtype, places), shapes):
-        known = dict(name=_name("Identity"), dtypes=[kind], shapes=[shape])
-        graph.make_node("Identity", [value], outputs=[output], **known)
+    _give(graph, found, outputs[0], dtype, shapes[0], name)
+    found = _cast(graph, top.output[1], INT64, places)
+    _give(graph, found, outputs[1], places, shapes[1], _name("Identity"))
 
 
 def total(graph, x, axis, dtype):
@@ -208,15 +203,8 @@ def total(graph, x, axis, dtype):
 
 
 def product(graph, x, axis, dtype):
-    """Multiplies integers along an axis, pair by pair; `ReduceProd` is as `ReduceSum`.
-
-    A vector is taken for the sizes of a tensor, which are few and small.
-    """
+    """Multiplies integers along an axis, pair by pair; `ReduceProd` rounds, too."""
     shape = graph.get_shape(x)
-    if len(shape) == 1:
-        axes = [_constant(graph, [axis])] if graph.opset >= 18 else []
-        attributes = {} if axes else {"axes": [axis]}
-        return _emit(graph, "ReduceProd", [x, *axes], dtype, [1], **attributes)
     size = shape[axis]
     if size < 1:
         raise ExportError("prod of integers along an axis of free length")
@@ -309,9 +297,13 @@ def _cast(graph, x, dtype, to):
 
 
 def _cut(graph, x, axis, start, stop):
-    places = [_constant(graph, [n]) for n in (start, stop, axis)]
-    rank = graph.get_rank(x)
-    return _emit(graph, "Slice", [x, *places], graph.get_dtype(x), [-1] * rank)
+    """`Slice` along an axis; from and to an int, or the name of a vector of one."""
+    places = [
+        place if isinstance(place, str) else _constant(graph, [place])
+        for place in (start, stop, axis)
+    ]
+    free = [-1] * graph.get_rank(x)
+    return _emit(graph, "Slice", [x, *places], graph.get_dtype(x), free)
 
 
 def _ordered(graph, x):
@@ -344,13 +336,18 @@ def _replacing(write):
         dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
         value = write(graph, node, dtype, shape)
         graph.remove_node(name)
-        known = dict(name=name, dtypes=[dtype], shapes=[shape])
-        graph.make_node("Identity", [value], outputs=node.output, **known)
+        _give(graph, value, node.output[0], dtype, shape, name)
 
     return handler, []
 
 
-def _reducing(along, op_type):
+def _give(graph, value, output, dtype, shape, name):
+    """Puts a value in the place of an output whose node was removed."""
+    known = dict(name=name, dtypes=[dtype], shapes=[shape])
+    graph.make_node("Identity", [value], outputs=[output], **known)
+
+
+def _reducing(along, op_type, least_rank=1):
     """A handler that reduces integers axis by axis, and leaves the rest to tf2onnx."""
 
     def handler(graph, node, name, args):
@@ -358,11 +355,12 @@ def _reducing(along, op_type):
 
         x, axes = node.input[0], node.inputs[1]
         dtype, shape = graph.get_dtype(x), graph.get_shape(x)
-        if dtype not in (INT32, INT64) or shape is None or not axes.is_const():
+        exact = dtype in (INT32, INT64) and axes.is_const()
+        if not exact or shape is None or len(shape) < least_rank:
             node.type = op_type
             newer = ReduceOpBase.version_18, ReduceOpBase.version_13
             return newer[graph.opset < 18](graph, node)
-        axes = np.ravel(axes.get_tensor_value()).astype("int64") % max(len(shape), 1)
+        axes = np.ravel(axes.get_tensor_value()).astype("int64") % len(shape)
         keep = node.get_attr_value("keep_dims", 0)
 
         def write(graph, node, dtype, shape):
@@ -399,7 +397,8 @@ HANDLERS = {
     "Greater": _replacing(comparison),
     "Less": _replacing(comparison),
     "OneHot": _replacing(one_hot),
-    "Prod": _reducing(product, "ReduceProd"),
+    # A vector is taken for the sizes of a tensor, which are few and small.
+    "Prod": _reducing(product, "ReduceProd", least_rank=2),
     "Select": _replacing(select),
     "SelectV2": _replacing(select),
     "Sum": _reducing(total, "ReduceSum"),
