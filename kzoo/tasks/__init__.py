@@ -4,9 +4,9 @@ from kzoo.tasks.causal_lm import CausalLM
 from kzoo.tasks.masked_lm import Candidate, MaskedLM
 from kzoo.tasks.pair_scorer import PairScorer
 from kzoo.tasks.question_answering import Answer, QuestionAnswering
+from kzoo.tasks.saving import load_model, load_task
 from kzoo.tasks.sentence_embedder import SentenceEmbedder
 from kzoo.tasks.seq2seq_lm import Seq2SeqLM
-from kzoo.tasks.task import load_model, load_task
 from kzoo.tasks.text_classifier import TextClassifier, TextRegressor
 from kzoo.tasks.token_classifier import TokenClassifier
 

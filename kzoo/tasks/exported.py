@@ -6,7 +6,8 @@ from kzoo import ops
 from kzoo.exporters.inputs import texts_of
 from kzoo.exporters.signatures import LONG, Argument, Function
 from kzoo.generation import RANGES, REQUIRED, SEARCH_INPUTS, SearchOptions
-from kzoo.tasks.task import TOKENIZER_FILE, Task
+from kzoo.tasks.saving import TOKENIZER_FILE
+from kzoo.tasks.task import Task
 from kzoo.tokenizers import load_tokenizer
 
 # Tokens of the longest of the usual cases, and of any: one forward pass of so many is

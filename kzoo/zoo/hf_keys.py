@@ -6,7 +6,7 @@ import warnings
 from kzoo.checkpoints.generation_config import OLDER, check_generation, read_generation
 from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.generation import as_defaults
-from kzoo.tasks.task import CONFIG_FILE
+from kzoo.tasks.saving import CONFIG_FILE
 from kzoo.tokenizers.hf_folder import searches_said
 from kzoo.zoo.registry import TASKS
 from kzoo.zoo.sentence_transformers import is_embedder

@@ -12,7 +12,7 @@ from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.families import MODULES, family_of
 from kzoo.files import beside
 from kzoo.layers.lora import lora_merged
-from kzoo.tasks.task import CONFIG_FILE
+from kzoo.tasks.saving import CONFIG_FILE
 from kzoo.tasks.weights_file import stored
 from kzoo.tokenizers import save_pretrained_tokenizer
 from kzoo.tokenizers.hf_folder import (

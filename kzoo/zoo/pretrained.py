@@ -15,7 +15,7 @@ from kzoo.config import DROPOUT_RATES
 from kzoo.families import family_of
 from kzoo.layers.base import make_initializer
 from kzoo.layers.blank import blank_weights, fill
-from kzoo.tasks.task import (
+from kzoo.tasks.saving import (
     CONFIG_FILE,
     WEIGHTS_FILE,
     load_task,

@@ -25,7 +25,7 @@ from kzoo import tasks
 from kzoo.data import RandomStretches, are_vectors
 from kzoo.files import make_folder, remove_partial, replacing, write_json
 from kzoo.plots import training_curve
-from kzoo.tasks.task import CONFIG_FILE
+from kzoo.tasks.saving import CONFIG_FILE
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
 from kzoo.training import (
     Adam,

@@ -238,7 +238,7 @@ def test_a_folder_that_is_no_model_is_refused(refused, translator, tmp_path):
     assert "not finished" in refused("translate", tmp_path, "abc")
     task = load_task(translator)
     task.save_folder(tmp_path)
-    (tmp_path / kzoo.tasks.task.WEIGHTS_FILE).write_bytes(b"no weights")
+    (tmp_path / kzoo.tasks.saving.WEIGHTS_FILE).write_bytes(b"no weights")
     assert "no valid safetensors file" in refused("translate", tmp_path, "abc")
 
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import kzoo
-from kzoo.tasks.task import load_model, load_task
+from kzoo.tasks import load_model, load_task
 from kzoo.training import Adam, ResumableCheckpoint
 from tests.words import EAGER, TOKENIZER, WORDS, causal
 
