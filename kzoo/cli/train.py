@@ -181,7 +181,7 @@ def train(
     del options["context"]
     load_keras(trains=True)
     from kzoo.cli.settings import as_options
-    from kzoo.zoo.training import OtherTraining
+    from kzoo.zoo.training_folder import OtherTraining
 
     recipe, of_options = _recipe(options, context)
     try:
@@ -222,8 +222,9 @@ def _train(recipe, folder, out_path, epochs_are):
     from kzoo.cli.epochs import EpochLines
     from kzoo.zoo import training
     from kzoo.zoo.examples import read_training
+    from kzoo.zoo.training_folder import check_folder
 
-    training.check_folder(out_path)
+    check_folder(out_path)
     with progress("Reading the data"):
         examples, held_out = read_training(recipe, folder)
     with progress("Learning the tokenizer"):

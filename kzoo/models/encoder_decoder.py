@@ -3,7 +3,8 @@
 import keras
 
 from kzoo.config import ModelConfig
-from kzoo.models.stack import Decoder, Encoder, Model
+from kzoo.models.model import Model
+from kzoo.models.stack import Decoder, Encoder
 
 
 def make_stacks(config, dtype=None, tables=(None, None)):

@@ -12,7 +12,7 @@ from kzoo.config import ModelConfig
 from kzoo.generation import CompiledFunction
 from kzoo.layers.lora import alpha_of, merged_matrices
 from kzoo.models.encoder_decoder import make_stacks
-from kzoo.models.stack import Model
+from kzoo.models.model import Model
 from kzoo.tasks.compiling import Compiles
 from kzoo.tasks.fine_tuning import FineTunes
 from kzoo.tasks.saving import Saves

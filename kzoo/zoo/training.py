@@ -2,41 +2,29 @@
 
     read_training ► Run: tokenizer ► task ► batches ► compile ► fit ► finish
 
-A folder's `training/` holds what a training that was killed goes on from: the settings
-and a digest of the texts, the tokenizer, drawn splits of the texts, the state of the
-last epoch, and the epochs that are averaged or the best one. All of it is written
-beside and renamed, and what batch i is follows from the seed and i, so that the same
-call gives the same weights whenever it was killed.
+What batch i is follows from the seed and i, and a `TrainingFolder` keeps all else, so
+that the same call gives the same weights whenever it was killed.
 """
 
-import contextlib
-import dataclasses
 import inspect
 import json
-import shutil
 import warnings
-from pathlib import Path
 
-import filelock
 import keras
 import numpy as np
 
 from kzoo import tasks
-from kzoo.data import RandomStretches, are_vectors
-from kzoo.files import make_folder, remove_partial, replacing, write_json
+from kzoo.data import RandomStretches
+from kzoo.files import remove_partial
 from kzoo.plots import training_curve
-from kzoo.tasks.saving import CONFIG_FILE
 from kzoo.tokenizers import FastTokenizer, SentencePieceTokenizer, load_tokenizer
 from kzoo.training import (
     Adam,
-    BestEpoch,
-    CheckpointAverage,
     CosineSimilarityLoss,
     EpochHistory,
     MaskedCrossEntropy,
     Perplexity,
     Restarts,
-    ResumableCheckpoint,
     WarmupInverseSquareRoot,
 )
 from kzoo.zoo.examples import (
@@ -51,13 +39,7 @@ from kzoo.zoo.pretrained import from_preset
 from kzoo.zoo.recipes import RecipeError
 from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
 from kzoo.zoo.teacher import taught
-
-_WORK, _TOKENIZER, _EPOCHS = "training", "tokenizer", "epochs"
-_SPLITS, _BEST = "splits.npz", "best.npz"
-
-
-class OtherTraining(ValueError):
-    """The folder has a training with other settings; the message names them."""
+from kzoo.zoo.training_folder import TrainingFolder
 
 
 class Diverged(ValueError):
@@ -107,21 +89,19 @@ class Run:
     """
 
     def __init__(self, recipe, train_examples, held_out, out):
-        self.recipe, self.out = recipe, Path(out)
+        self.recipe, self._folder = recipe, TrainingFolder(out)
         self._examples, self._held_out = train_examples, held_out
-        self._work = self.out / _WORK
-        check_folder(self.out)
-        self._lock = _locked(self._work)
-        with self._unlocked_after_errors():
+        with self._folder.released_after_errors():
             self._prepare()
 
     def _prepare(self):
         recipe, train_examples = self.recipe, self._examples
-        self.resumed = self._begin()
+        texts = fingerprint(train_examples, self._held_out)
+        self.resumed = self._folder.begin(recipe, texts)
         keras.utils.set_random_seed(recipe.seed)
         begun = recipe.model.preset is not None
         self.task = self._begun() if begun else self._task(self._tokenizer())
-        _keep_tokenizer(self.task.tokenizer, self._work / _TOKENIZER)
+        self._folder.keep_tokenizer(self.task.tokenizer)
         self.tokenizer = self.task.tokenizer
         if recipe.training.word_dropout and self.tokenizer.unknown_token_id is None:
             raise RecipeError(
@@ -134,84 +114,20 @@ class Run:
     @property
     def epochs_done(self):
         """How many whole epochs there are."""
-        return self._checkpoint.saved_epoch()
+        return self._folder.epochs_done
 
     @property
     def history(self):
         """The rows of the epochs so far, dicts."""
-        return json.loads((self.out / HISTORY).read_text(encoding="utf-8"))
-
-    # The folder.
-
-    @contextlib.contextmanager
-    def _unlocked_after_errors(self):
-        """A notebook keeps what an error left, and other processes may go on."""
-        try:
-            yield
-        except BaseException:
-            self._lock.release(force=True)
-            raise
-
-    def _begin(self):
-        """Writes the settings, or compares them; whether the training goes on."""
-        settings = {
-            "recipe": _deciding(self.recipe),
-            "texts": fingerprint(self._examples, self._held_out),
-        }
-        path = self._work / "settings.json"
-        self._checkpoint = ResumableCheckpoint(self._work / "state.npz")
-        resumed = path.is_file()
-        if resumed:
-            before = json.loads(path.read_text(encoding="utf-8"))
-            changed = _changes(before["recipe"], settings["recipe"], self.recipe)
-            if before["texts"] != settings["texts"]:
-                changed.append("the texts of the training or of the validation")
-            finished = (self.out / CONFIG_FILE).exists()
-            if changed and not (self.epochs_done or finished):  # nothing is lost
-                self._forget()
-                resumed = False
-            elif changed:
-                raise OtherTraining(
-                    f"{self.out} has a training with other settings: "
-                    f"{'; '.join(changed)}. Run it with the same settings to go on, or "
-                    "name another folder."
-                )
-        done, training = self.epochs_done, self.recipe.training
-        if done > training.epochs:
-            raise OtherTraining(
-                f"{self.out} was trained for {done} epochs. Give epochs {done} or "
-                f"more, or another folder. Received: {training.epochs}."
-            )
-        kept = CheckpointAverage(self._work / _EPOCHS).begin_behind(done)
-        if done and training.average > 1:
-            found = kept + training.epochs - done
-            if found < min(training.average, training.epochs):
-                raise OtherTraining(
-                    f"Of {done} epochs, {self.out} keeps weights of the last {kept}: "
-                    f"average can be {max(found, 1)} at most, or epochs more. "
-                    f"Received: {training.average}."
-                )
-        write_json(path, settings)
-        return resumed
-
-    def _forget(self):
-        """Removes what a training left of which no epoch was done, and no more.
-
-        Its settings stay until others are written: with them this can be done again.
-        """
-        for path in (self.out / HISTORY, self._work / _SPLITS, self._work / _BEST):
-            path.unlink(missing_ok=True)
-        for name in (_TOKENIZER, _EPOCHS):
-            shutil.rmtree(self._work / name, ignore_errors=True)
+        return json.loads((self._folder.out / HISTORY).read_text(encoding="utf-8"))
 
     # What is trained.
 
     def _tokenizer(self):
         """The tokenizer of the training before, the given one, or a new one."""
-        settings = self.recipe.tokenizer
-        folder = self._work / _TOKENIZER
-        if folder.is_dir():
-            return load_tokenizer(folder)
+        settings, kept = self.recipe.tokenizer, self._folder.tokenizer()
+        if kept is not None:
+            return kept
         if settings.folder is not None:
             return load_tokenizer(settings.folder)
         texts = texts_of(self.recipe, self._examples)
@@ -240,15 +156,13 @@ class Run:
     def _begun(self):
         """The task of a preset; a head that is new is what the recipe is for."""
         model, task = self.recipe.model, self.recipe.task
-        folder = self._work / _TOKENIZER  # what the preset's name means may change
-        tokenizer = load_tokenizer(folder) if folder.is_dir() else None
         _check_licence(model.preset, self.recipe.data)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* has no weights for .*", UserWarning)
             made = from_preset(
                 model.preset,
                 task=task,
-                tokenizer=tokenizer,
+                tokenizer=self._folder.tokenizer(),  # what a name means may change
                 **model.fields,
                 **self._options(),
             )
@@ -280,7 +194,7 @@ class Run:
         Args:
             callbacks: of Keras, besides.
         """
-        with self._unlocked_after_errors():
+        with self._folder.released_after_errors():
             self._fit(callbacks)
 
     def _fit(self, callbacks):
@@ -290,10 +204,6 @@ class Run:
         batches, steps = self._training_batches()
         self.task.optimizer.learning_rate = _rate(training, steps)
         done = self.epochs_done
-        if training.best:
-            keeps = [BestEpoch(self._work / _BEST, training.best)]
-        else:  # of 1, too: a longer training may average it
-            keeps = [CheckpointAverage(self._work / _EPOCHS, training.average)]
         scores = [_Scores(*self._pairs(self._held_out))]
         validation = self._validation_batches()
         self.task.fit(
@@ -306,10 +216,10 @@ class Run:
                 _Finite(),
                 *(scores if training.score_validation else []),
                 *callbacks,
-                EpochHistory(self.out / HISTORY),
-                *keeps,
+                EpochHistory(self._folder.out / HISTORY),
+                self._folder.keeps(training),
                 # The last: what the checkpoint has seen, the others have, too.
-                self._checkpoint,
+                self._folder.checkpoint,
             ],
             shuffle=False,
             verbose=0,
@@ -317,14 +227,15 @@ class Run:
 
     def finish(self):
         """Writes the model, the recipe and the curve; gives the task."""
+        out = self._folder.out
         try:
-            self.task.save_folder(self.out)
-            remove_partial(self.out)  # the former model's, whose place it took
-            self.recipe.save(self.out / RECIPE)
+            self.task.save_folder(out)
+            remove_partial(out)  # the former model's, whose place it took
+            self.recipe.save(out / RECIPE)
             curve = training_curve(self.history, title=self.recipe.name)
-            curve.savefig(self.out / CURVE)
+            curve.savefig(out / CURVE)
         finally:
-            self._lock.release(force=True)
+            self._folder.release()
         return self.task
 
     def _compile(self):
@@ -392,10 +303,10 @@ class Run:
             return batches, len(batches)
         splits = recipe.tokenizer.splits
         if training.teacher is not None:
-            features = _kept(self._work / _SPLITS, self._taught_examples)
+            features = self._folder.features(self._taught_examples)
         elif splits > 1:
             # Another process would draw others, see `SentencePieceTokenizer.sampled`.
-            features = _kept(self._work / _SPLITS, self._split_examples)
+            features = self._folder.features(self._split_examples)
         else:
             features = task.encode_examples(*self._pairs(self._examples))
         batches = self._batches(features, seed=recipe.seed)
@@ -504,16 +415,6 @@ class _Finite(keras.callbacks.Callback):
             )
 
 
-def _keep_tokenizer(tokenizer, folder):
-    """Saves it for what a killed training goes on with."""
-    if tokenizer is None or folder.is_dir():
-        return
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    tokenizer.save(partial)
-    partial.rename(folder)
-
-
 def _check_licence(preset, data):
     """What was trained on research-only texts stays so."""
     began = began_with(preset)
@@ -523,55 +424,6 @@ def _check_licence(preset, data):
             f"the training begins, was trained on {began.data or 'texts'} that may be "
             "used for research only. Received: false."
         )
-
-
-def check_folder(out):
-    """Refuses a folder that is not new and has no training to go on with.
-
-    Raises:
-        ValueError: it is a file, or holds something else.
-    """
-    out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file. Name a new folder.")
-    settings = out / _WORK / "settings.json"
-    begun = settings.is_file() or not out.is_dir()
-    # A kill may have come before the settings were written.
-    others = [] if begun else [path for path in out.iterdir() if path.name != _WORK]
-    if others:
-        raise ValueError(
-            f"{out} is not empty and has no training to go on with. Name a new folder."
-        )
-
-
-def _locked(folder):
-    """A held lock on a training's folder, which the end of the process releases.
-
-    This process may train there again: a notebook keeps what an error left.
-
-    Raises:
-        OtherTraining: another process holds it.
-    """
-    make_folder(folder)
-    lock = filelock.FileLock(
-        folder / "lock", timeout=0, thread_local=False, is_singleton=True
-    )
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise OtherTraining(
-            f"Another process trains in {folder.parent}. Wait for its end, or name "
-            "another folder."
-        ) from None
-    except PermissionError:
-        raise
-    except OSError as error:  # some network file systems have no locks
-        warnings.warn(
-            f"{folder} cannot be locked ({error}): see to it that no other process "
-            "trains there.",
-            stacklevel=2,
-        )
-    return lock
 
 
 def begin_with_tf_idf(task, texts, seed=0):
@@ -596,33 +448,6 @@ def begin_with_tf_idf(task, texts, seed=0):
     directions = np.random.default_rng(seed).normal(size=table.shape)
     directions /= table.shape[1] ** 0.5 * task.encoder.config.embedding_scale
     table.assign(directions * length[:, None])
-
-
-def _kept(path, make):
-    """Features out of a file, which gets them where there is none.
-
-    Args:
-        path: the file, `.npz`.
-        make: function to features: dict of lists of sequences of int, or of numbers,
-            or arrays of vectors.
-    """
-    if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        ends = {k: arrays.pop(f"{k}.ends", None) for k in [*arrays] if ".ends" not in k}
-        return {
-            name: values if ends[name] is None else np.split(values, ends[name][:-1])
-            for name, values in arrays.items()
-        }
-    features, arrays = make(), {}
-    for name, rows in features.items():
-        if np.ndim(rows[0]) and not are_vectors(rows):
-            arrays[f"{name}.ends"] = np.cumsum([len(row) for row in rows])
-            rows = np.concatenate(rows)
-        arrays[name] = np.asarray(rows)
-    with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)
-    return features
 
 
 def _rate(training, steps):
@@ -684,50 +509,3 @@ class _Scores(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         scores = self.model.score(*self._arguments)
         logs.update({f"val_{k}": v for k, v in scores.items() if isinstance(v, float)})
-
-
-def _deciding(recipe):
-    """What of a recipe decides the weights, as JSON has it."""
-    tables = ("task", "seed", "tokenizer", "model", "task_options", "training")
-    described = dataclasses.asdict(recipe)
-    return json.loads(json.dumps({name: described[name] for name in tables}))
-
-
-def _defaults(table):
-    """The defaults of a recipe's table and of those in it, a dict."""
-    found = {}
-    for field in dataclasses.fields(table):
-        value = getattr(table, field.name)
-        if dataclasses.is_dataclass(value) and field.default is not None:
-            found[field.name] = _defaults(value)
-        elif field.default is not dataclasses.MISSING:
-            found[field.name] = field.default
-    return found
-
-
-def _changes(before, now, recipe):
-    """What differs in `_deciding` of two recipes, but what may."""
-    free = {"training.average"}
-    # A cosine reaches its end at the last epoch, so another number is another curve.
-    if recipe.training.schedule.kind != "cosine":
-        free.add("training.epochs")
-
-    def flat(table, path=""):
-        found = {}
-        for key, value in table.items():
-            if isinstance(value, dict):
-                # A file has a model's fields beside its size.
-                found |= flat(value, path if key == "fields" else f"{path}{key}.")
-            else:
-                found[path + key] = value
-        return found
-
-    # A key that an older version did not write is what it is by default.
-    tables = {"tokenizer": recipe.tokenizer, "training": recipe.training}
-    usual = {name: _defaults(table) for name, table in tables.items()}
-    before, now = flat(usual) | flat(before), flat(now)
-    return [
-        f"{key} was {before.get(key)}, now {now.get(key)}"
-        for key in sorted({*before, *now} - free)
-        if before.get(key) != now.get(key)
-    ]

@@ -22,7 +22,7 @@ from kzoo.training import (
     EpochHistory,
     ResumableCheckpoint,
 )
-from kzoo.zoo.training import _locked
+from kzoo.zoo.training_folder import _locked
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
 REPOSITORY = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import json
 import subprocess
 import sys
 import tomllib
@@ -24,17 +23,8 @@ from kzoo.zoo.examples import (
     texts_of,
 )
 from kzoo.zoo.recipes import HoldOut, Recipe, RecipeError, Schedule, shipped
-
-
-def recipe_of(name, **tables):
-    recipe = Recipe.load(shipped()[name])
-    return dataclasses.replace(
-        recipe,
-        **{
-            table: dataclasses.replace(getattr(recipe, table), **changes)
-            for table, changes in tables.items()
-        },
-    )
+from kzoo.zoo.training_folder import OtherTraining
+from tests.recipes import recipe_of
 
 
 def test_no_english_sentence_is_in_two_parts(tmp_path):
@@ -185,58 +175,6 @@ def test_word_dropout_makes_pieces_unknown_and_no_special_token():
     assert (forget(batch, 8)["token_ids"] != changed["token_ids"]).any()
 
 
-def test_drawn_splits_are_read_back_as_they_were(tmp_path):
-    features = {"token_ids": [[1, 2, 3], [4]], "targets": [0, 1]}
-    first = training._kept(tmp_path / "splits.npz", lambda: features)
-    again = training._kept(tmp_path / "splits.npz", lambda: 1 / 0)
-    for found in (first, again):
-        assert [list(row) for row in found["token_ids"]] == [[1, 2, 3], [4]]
-        assert [*found["targets"]] == [0, 1]
-    assert [path.name for path in tmp_path.iterdir()] == ["splits.npz"]
-
-
-def test_epochs_may_grow_where_the_rate_does_not_know_the_end():
-    before = recipe_of("ewt-entities")
-    longer = recipe_of("ewt-entities", training={"epochs": 20, "average": 3})
-    (change,) = training._changes(
-        training._deciding(before), training._deciding(longer), longer
-    )
-    assert change == "training.epochs was 15, now 20"
-    flat = Schedule(kind="constant", peak=0.001)
-    before, longer = (
-        recipe_of("ewt-entities", training={"schedule": flat, "epochs": epochs})
-        for epochs in (15, 20)
-    )
-    described = training._deciding(before)
-    assert not training._changes(described, training._deciding(longer), longer)
-    other = dataclasses.replace(before, seed=3)
-    assert training._changes(described, training._deciding(other), other) == [
-        "seed was 0, now 3"
-    ]
-
-
-def test_a_key_that_an_older_version_did_not_write_is_no_change():
-    recipe = recipe_of("multi30k-de-en", training={"epochs": 4})
-    described = training._deciding(recipe)
-    older = json.loads(json.dumps(described))
-    del older["training"]["schedule"]["cycles"], older["training"]["teacher"]
-    del older["tokenizer"]["across_words"]
-    assert training._changes(older, described, recipe) == []
-    del older["training"]["schedule"]["peak"]  # which has no default
-    (change,) = training._changes(older, described, recipe)
-    assert change.startswith("training.schedule.peak was None, now")
-
-
-def test_a_folder_is_new_or_of_a_training(tmp_path):
-    out = tmp_path / "out"
-    training.check_folder(out)
-    (out / "training").mkdir(parents=True)  # what a kill at the very start leaves
-    training.check_folder(out)
-    (out / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty"):
-        training.check_folder(out)
-
-
 def test_the_main_measure_is_one_of_those_reported():
     recipe = Recipe.load(shipped()["ewt-entities"])
     with pytest.raises(RecipeError, match=r"main: expected a measure of \('recall',\)"):
@@ -326,10 +264,10 @@ def test_a_first_try_that_failed_does_not_stand_in_the_way(moods, tmp_path):
     right = moods(task_options={"labels": ["sad", "glad"]})
     assert training.train(right, tmp_path, out).labels == ["sad", "glad"]
     other = moods(task_options={"labels": ["glad", "sad"]})
-    with pytest.raises(training.OtherTraining, match="labels"):  # epochs were done
+    with pytest.raises(OtherTraining, match="labels"):  # epochs were done
         training.train(other, tmp_path, out)
     (out / "training" / "state.npz").unlink()  # nor is a model lost without its state
-    with pytest.raises(training.OtherTraining, match="labels"):
+    with pytest.raises(OtherTraining, match="labels"):
         training.train(other, tmp_path, out)
 
 
@@ -354,7 +292,7 @@ def test_one_process_at_a_time_trains_in_a_folder(moods, tmp_path, monkeypatch):
     )
     try:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(training.OtherTraining, match=f"process trains in {out}. W"):
+        with pytest.raises(OtherTraining, match=f"process trains in {out}. W"):
             training.train(moods(), tmp_path, out)
     finally:
         other.kill()
