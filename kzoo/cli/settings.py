@@ -122,7 +122,7 @@ def _check(options):
 
 
 def _kinds():
-    from kzoo.zoo.recipes import TokenizerKind
+    from kzoo.zoo.recipe_tables import TokenizerKind
 
     return get_args(TokenizerKind)
 

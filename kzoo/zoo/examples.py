@@ -18,7 +18,8 @@ from kzoo.data import (
     split_examples,
 )
 from kzoo.data.sources import is_tfds
-from kzoo.zoo.recipes import NUMBERS, HoldOut, shipped
+from kzoo.zoo.recipe_tables import HoldOut
+from kzoo.zoo.recipes import NUMBERS, shipped
 from kzoo.zoo.registry import did_you_mean
 
 _LABELLED = ("text_classifier", "token_classifier")

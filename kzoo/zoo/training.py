@@ -36,8 +36,8 @@ from kzoo.zoo.examples import (
     texts_of,
 )
 from kzoo.zoo.pretrained import from_preset
-from kzoo.zoo.recipes import RecipeError
 from kzoo.zoo.registry import CURVE, HISTORY, RECIPE, TASKS, began_with
+from kzoo.zoo.tables import RecipeError
 from kzoo.zoo.teacher import taught
 from kzoo.zoo.training_folder import TrainingFolder
 

@@ -155,7 +155,7 @@ class TrainingFolder:
         return _kept(self._features, make)
 
     def keeps(self, training):
-        """The callback that keeps epochs, as a `kzoo.zoo.recipes.Training` says."""
+        """The callback that keeps epochs, as a recipe's `Training` says."""
         if training.best:
             return BestEpoch(self._best, training.best)
         # Of 1, too: a longer training may average it.

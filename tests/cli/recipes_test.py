@@ -24,14 +24,8 @@ from kzoo.zoo import (
     save_preset,
     training,
 )
-from kzoo.zoo.recipes import (
-    Model,
-    Recipe,
-    RecipeError,
-    Schedule,
-    Tokenizer,
-    shipped,
-)
+from kzoo.zoo.recipe_tables import Model, Schedule, Tokenizer
+from kzoo.zoo.recipes import Recipe, RecipeError, shipped
 from kzoo.zoo.registry import check_preset
 
 WORDS = "old new red man dog boat sea sun sees takes finds loves the a".split()

@@ -15,7 +15,8 @@ from kzoo.data import DataError
 from kzoo.training.scores import entity_scores
 from kzoo.zoo import evaluation, training
 from kzoo.zoo.examples import inputs_and_targets
-from kzoo.zoo.recipes import MEASURES, Evaluation, Recipe, shipped
+from kzoo.zoo.recipe_tables import Evaluation
+from kzoo.zoo.recipes import MEASURES, Recipe, shipped
 from tests.harness import to_numpy
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kzoo.zoo.recipes import Schedule
+from kzoo.zoo.recipe_tables import Schedule
 from kzoo.zoo.training_folder import _changes, _deciding, _kept, check_folder
 from tests.recipes import recipe_of
 

@@ -22,7 +22,8 @@ from kzoo.zoo.examples import (
     read_training,
     texts_of,
 )
-from kzoo.zoo.recipes import HoldOut, Recipe, RecipeError, Schedule, shipped
+from kzoo.zoo.recipe_tables import HoldOut, Schedule
+from kzoo.zoo.recipes import Recipe, RecipeError, shipped
 from kzoo.zoo.training_folder import OtherTraining
 from tests.recipes import recipe_of
 
