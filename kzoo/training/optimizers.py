@@ -21,7 +21,8 @@ class Adam(keras.optimizers.Adam):
     as on every backend but Keras's TensorFlow.
 
     Weights of 16 bits, as `dtype="bfloat16"` gives them, have a state and a step in
-    float32; in 16 bits `beta_2` is 1 and no weight moves. What is less than half the
+    float32, averages and accumulated gradients too; in 16 bits `beta_2` is 1 and no
+    weight moves. What is less than half the
     distance to the next number is still lost of every step: `"mixed_bfloat16"` has
     weights in float32, and trains as they do.
 
@@ -70,9 +71,8 @@ class Adam(keras.optimizers.Adam):
     def add_variable_from_reference(
         self, reference_variable, name=None, initializer="zeros"
     ):
-        """Creates a state of a variable; Adam's own in float32 for one of 16 bits."""
-        wide = name in ("momentum", "velocity", "velocity_hat")
-        if not wide or "16" not in str(reference_variable.dtype):
+        """Creates a state of a variable, in float32 for one of 16 bits."""
+        if not _is_narrow(reference_variable):
             return super().add_variable_from_reference(
                 reference_variable, name=name, initializer=initializer
             )
@@ -105,15 +105,21 @@ class Adam(keras.optimizers.Adam):
 
     def apply(self, grads, trainable_variables=None):
         """Updates the variables with their gradients, of which some may be None."""
-        if self.loss_scale_factor is not None:  # Keras divides, which is for arrays
-            grads = [each if each is None else _dense(each) for each in grads]
-        super().apply(grads, trainable_variables)
+        super().apply([self._exact(each) for each in grads], trainable_variables)
+
+    def _exact(self, gradient):
+        """A gradient whose sums and squares no 16 bits round, or overflow."""
+        if gradient is not None and _is_narrow(gradient):
+            return _dense(keras.ops.cast(gradient, "float32"))
+        # Keras divides by the scale, which is for arrays.
+        divided = gradient is not None and self.loss_scale_factor is not None
+        return _dense(gradient) if divided else gradient
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable with its gradient."""
         if self.layer_decay is not None:
             learning_rate = learning_rate * self._scale(variable)
-        if "16" in str(variable.dtype):
+        if _is_narrow(variable):
             return self._step_in_float32(gradient, variable, learning_rate)
         if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
             return super().update_step(_dense(gradient), variable, learning_rate)
@@ -137,7 +143,6 @@ class Adam(keras.optimizers.Adam):
     def _step_in_float32(self, gradient, variable, learning_rate):
         """Keras's step, of a variable of 16 bits."""
         ops, index = keras.ops, self._get_variable_index(variable)
-        gradient = _dense(ops.cast(gradient, "float32"))
         rate, step = (
             ops.cast(x, "float32") for x in (learning_rate, self.iterations + 1)
         )
@@ -152,6 +157,29 @@ class Adam(keras.optimizers.Adam):
         new = ops.cast(variable, "float32") - rate * m / (ops.sqrt(v) + self.epsilon)
         self.assign(variable, ops.cast(new, variable.dtype))
 
+    def _update_model_variables_moving_average(self, trainable_variables):
+        """Keras's hook, whose momentum has the dtype of a weight: there is no 0.99."""
+        if not any(map(_is_narrow, trainable_variables)):
+            super()._update_model_variables_moving_average(trainable_variables)
+            return
+        first = keras.ops.equal(self.iterations, 0)
+        share = keras.ops.where(first, 1.0, 1 - self.ema_momentum)
+        averages = self._model_variables_moving_average
+        for variable, average in zip(trainable_variables, averages, strict=True):
+            if average is not None:
+                apart = keras.ops.cast(variable, "float32") - average
+                self.assign_add(average, apart * share)
+
+    def _overwrite_model_variables_with_average_value(self, trainable_variables):
+        """Keras's hook, which on TensorFlow writes no float32 into 16 bits."""
+        if not any(map(_is_narrow, trainable_variables)):
+            super()._overwrite_model_variables_with_average_value(trainable_variables)
+            return
+        averages = self._model_variables_moving_average
+        for variable, average in zip(trainable_variables, averages, strict=True):
+            if average is not None:
+                self.assign(variable, average)
+
     def _all_reduce_sum_gradients(self, grads_and_vars):
         """Keras's hook; for one replica TensorFlow's sum would only keep the graph."""
         if _on_plain_tensorflow():
@@ -160,9 +188,6 @@ class Adam(keras.optimizers.Adam):
 
     def _clip_gradients(self, grads):
         """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
-        if any("16" in str(gradient.dtype) for gradient in grads):
-            # Squares leave float16, and the step is in float32.
-            grads = [_dense(keras.ops.cast(each, "float32")) for each in grads]
         if not (self.clipnorm or self.clipvalue or self.global_clipnorm):
             return grads
         grads = [_dense(gradient) for gradient in grads]
@@ -208,6 +233,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
             grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().check_finite(grads)
+
+
+def _is_narrow(tensor):
+    """Whether a number of it has 16 bits."""
+    return "16" in str(tensor.dtype)
 
 
 def _dense(gradient):

@@ -69,6 +69,46 @@ def test_large_gradients_of_16_bits_are_clipped_to_a_norm(dtype):
         np.testing.assert_allclose(moved, -0.01, rtol=0.02)
 
 
+def number(variable):
+    return float(keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("steps", "size"), [(1024, 1.0), (4, 30_000.0)])
+def test_gradients_of_16_bits_are_accumulated_in_32(dtype, steps, size):
+    variable = keras.Variable(np.ones(1), dtype=dtype)
+    optimizer = Adam(0.0, gradient_accumulation_steps=steps)
+    optimizer.build([variable])
+    gradient = keras.ops.full((1,), size, dtype)
+    for _ in range(steps):
+        optimizer.apply([gradient])
+    exact = number(gradient) * (1 - optimizer.beta_1)  # which bfloat16 rounds
+    assert number(optimizer._momentums[0]) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("overwrite", [None, 300])
+def test_weights_of_16_bits_are_averaged_in_32(dtype, overwrite):
+    variable = keras.Variable(np.ones(1), dtype=dtype)
+    optimizer = Adam(
+        0.0, use_ema=True, ema_momentum=0.99, ema_overwrite_frequency=overwrite
+    )
+    optimizer.build([variable])
+    gradient = keras.ops.zeros((1,), dtype)
+    optimizer.apply([gradient])
+    variable.assign(np.full(1, 0.75))
+    for _ in range(299):
+        optimizer.apply([gradient])
+    average = 0.75 + 0.25 * 0.99**299
+    assert number(optimizer._model_variables_moving_average[0]) == pytest.approx(
+        average, rel=1e-5
+    )
+    assert number(variable) == pytest.approx(average if overwrite else 0.75, rel=4e-3)
+    optimizer.finalize_variable_values([variable])
+    assert number(variable) == pytest.approx(average, rel=4e-3)
+    assert keras.backend.standardize_dtype(variable.dtype) == dtype
+
+
 @pytest.mark.parametrize(
     "options",
     [
