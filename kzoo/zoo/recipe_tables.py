@@ -21,7 +21,8 @@ class Source:
     """Where examples are; in TOML a string, a list of strings, or a table.
 
     Args:
-        files: one file or `"tfds:name"`; or two parallel files, source first.
+        files: one file or `"tfds:name"`, in TOML also as a string; or two parallel
+            files, source first.
         split: of a data set of TensorFlow Datasets, or of a folder of files
             `<language>.<split>.txt`.
     """
@@ -32,9 +33,9 @@ class Source:
     @staticmethod
     def from_plain(value):
         """See `kzoo.zoo.tables`."""
-        if isinstance(value, dict):
-            return value
-        return {"files": [value] if isinstance(value, str) else value}
+        table = value if isinstance(value, dict) else {"files": value}
+        files = table.get("files")
+        return {**table, "files": [files]} if isinstance(files, str) else table
 
     def to_plain(self):
         """Files alone, where the split is the default."""

@@ -50,6 +50,31 @@ def test_a_shipped_recipe_is_valid_and_complete(name, tmp_path):
     assert Recipe.load(tmp_path / "recipe.toml") == recipe
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a.tsv",
+        ["a.tsv"],
+        {"files": "a.tsv"},
+        {"files": ["a.tsv"], "split": "train"},
+        {"files": "tfds:a/b", "split": "train[:5%]"},
+        {"files": ["tfds:a/b"], "split": "test"},
+    ],
+)
+def test_a_source_in_any_form_is_read_back_as_it_was(source, tmp_path):
+    values = changed(data__format="columns", data__languages=[], data__train=source)
+    values["data"] |= {"validation": source, "test": {"test_2016_flickr": source}}
+    recipe = Recipe.from_dict(values)
+    table = source if isinstance(source, dict) else {}
+    file = table.get("files", source)
+    data = recipe.data
+    for each in (data.train, data.validation, *data.test.values()):
+        assert each.files == (file if isinstance(file, str) else file[0],)
+        assert each.split == table.get("split", "train")
+    recipe.save(tmp_path / "recipe.toml")
+    assert Recipe.load(tmp_path / "recipe.toml") == recipe
+
+
 def test_every_format_belongs_to_a_known_task():
     assert set(FORMATS) < set(TASKS)
 
