@@ -256,7 +256,7 @@ class FineTunes(keras.Model):
         layers = {
             id(getattr(layer, f"_{layer.adapted}")): layer
             for layer in self._flatten_layers()
-            if isinstance(layer, LoRA)
+            if isinstance(layer, LoRA) and layer.built  # not one that another replaced
         }
         return {
             name.rsplit("/", 1)[0]: layers[id(variable)]

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from kzoo.training import (
     ResumableCheckpoint,
 )
 from kzoo.zoo.training_folder import _locked
+from tests.harness import to_numpy
 from tests.words import PAIRS, TOKENIZER, WORDS, causal, compiled, perturbed, seq2seq
 
 REPOSITORY = Path(__file__).parents[2]
@@ -288,6 +290,47 @@ def test_a_class_of_ones_own_writes_no_folder_that_nothing_loads(tmp_path):
     with pytest.raises(ValueError, match="one of kzoo's tasks. Received: Own"):
         model.save_folder(tmp_path / "own")
     assert not (tmp_path / "own").exists()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Linear(keras.layers.Layer):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dense = keras.layers.Dense(units, name="dense")
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, states, training=None):
+        return self.dense(states)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnFeedForward(kzoo.CausalLM):
+    def build(self, *args):
+        if not self.built:
+            size = self.config.decoder.hidden_dim
+            for block in self.decoder.blocks:
+                block.feed_forward = Linear(size, name="feed_forward")
+        super().build(*args)
+
+
+def test_a_part_of_ones_own_in_a_blocks_place_is_saved_and_has_lora_beside(tmp_path):
+    model = OwnFeedForward(causal().config, tokenizer=TOKENIZER)
+    assert "decoder/layer_0/feed_forward/dense/kernel" in model.named_variables()
+    assert not any("intermediate" in name for name in model.named_variables())
+    model.compile()
+    chosen = model.enable_lora(2)
+    assert chosen and all("attention" in path for path in chosen)
+    model.fit(WORDS[:4], verbose=0)
+    model.save(tmp_path / "own.keras")
+    again = keras.saving.load_model(tmp_path / "own.keras")
+    ids = {"token_ids": np.array([[4, 5, 6, 7]])}
+    np.testing.assert_allclose(*(to_numpy(m(ids)) for m in (model, again)), atol=1e-6)
 
 
 def texts_classifier(**options):
