@@ -5,6 +5,7 @@ tokens bound a result, not 20; and `early_stopping=False` goes on until no seque
 score better, as transformers does with "never", not until none is likely to.
 """
 
+import math
 import numbers
 
 from kzoo.config import is_integer
@@ -197,6 +198,10 @@ def read_generation(keys, decoder_alone):
         left["min_length"] = shortest
     elif shortest > 1:
         found.setdefault("min_new_tokens", shortest - 1)
+    most = found.get("max_new_tokens", math.inf)
+    if found.get("min_new_tokens", 0) > most:  # no end comes before the limit
+        name = "min_new_tokens" if "min_new_tokens" in keys else "min_length"
+        left[name], found["min_new_tokens"] = keys[name], most
     words = [
         word
         for word in keys.get("bad_words_ids", [])

@@ -82,6 +82,8 @@ class Key:
         (value,) = values.values()
         if self.values is not None:
             inverse = {own: theirs for theirs, own in reversed(self.values.items())}
+            if self.default in self.values:  # which the family's own files have
+                inverse[self.values[self.default]] = self.default
             if value not in inverse:
                 raise Unsupported(
                     f"{self.field}={value!r} has no {self.name}. It can be one of "

@@ -273,13 +273,13 @@ def load_tfds(name, split, keys=None):
             f"Received: {keys}."
         )
     try:
-        if split is None:  # a dict of all
+        if split is None or isinstance(split, (list, tuple, dict)):  # several data sets
             raise ValueError
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except ValueError as error:
         raise DataError(
             f"tfds:{name} has no split {split!r}, or no row of it; it has "
-            f"{sorted(builder.info.splits)}."
+            f"{sorted(builder.info.splits)}. Several are joined by '+'."
         ) from error
     where = f"tfds:{name}, split {split}"
     return [

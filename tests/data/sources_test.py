@@ -235,6 +235,9 @@ def test_prepared_tfds_data_sets_are_read(monkeypatch):
         load_pairs("tfds:imdb_reviews", split="dev")
     with pytest.raises(DataError, match="no split None"):
         load_pairs("tfds:imdb_reviews", split=None)
+    for several in (["train", "test"], {"a": "train"}):
+        with pytest.raises(DataError, match=r"no split .*Several are joined by '\+'"):
+            load_pairs("tfds:imdb_reviews", split=several)
     with pytest.raises(DataError, match=r"no row of it"):
         load_pairs("tfds:imdb_reviews", split="train[:0]")
     with pytest.raises(DataError, match=r"among its features \['label', 'text'\]"):

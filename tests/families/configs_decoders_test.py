@@ -643,6 +643,20 @@ def test_an_unknown_family_is_refused_whatever_its_type(model_type):
         family_of(model_type)
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_activation_is_written_as_the_family_calls_it(name):
+    keys = PUBLISHED[name][0]
+    family = family_of(keys["model_type"])
+    written = family.write_config(family.read_config(keys))
+    names = {"hidden_act", "hidden_activation", "activation_function"} & {*written}
+    # vLLM takes a Gemma 2 or 3 of "gelu_pytorch_tanh" alone; of two names for one
+    # activation, where neither is a family's own, there can be but one.
+    others = {"gelu_fast": "gelu_new"}
+    assert names
+    for key in names:
+        assert written[key] == others.get(keys[key], keys[key])
+
+
 def test_gemma_3_without_window_is_written_and_read_back():
     keys = {**PUBLISHED["gemma-3-1b-pt"][0], "layer_types": ["full_attention"] * 26}
     family = family_of("gemma3_text")

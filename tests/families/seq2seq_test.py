@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 import kzoo
 from kzoo.checkpoints.generation_config import read_generation, write_generation
 from kzoo.families import family_of
+from kzoo.generation import as_defaults
 from tests.parity.parity_test import written
 from tests.parity.weights import sines
 
@@ -245,6 +246,16 @@ def test_sampling_is_read_with_what_transformers_adds():
     assert ends == [128001, 128008, 128009] and not left
     off = {**LLAMA, "do_sample": False}
     assert read_generation(off, True)[0] == dict(max_length=4096)
+
+
+@pytest.mark.parametrize(
+    ("key", "alone"), [("min_length", False), ("min_new_tokens", True)]
+)
+def test_a_minimum_beyond_the_limit_is_the_limit(key, alone):
+    # As in transformers, where no end may come before; a larger limit is the caller's.
+    found, _, left = read_generation({"max_new_tokens": 10, key: 25}, alone)
+    assert found == dict(max_new_tokens=10, min_new_tokens=10) and left == {key: 25}
+    assert as_defaults(found) == found
 
 
 @pytest.mark.parametrize(
