@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import warnings
 from types import MappingProxyType
 
 import keras
@@ -31,7 +32,8 @@ class Generates(ReadsPrompts):
 
     It gives `start(inputs, entries)`, `step(tokens, cache, place, fixed)` and
     `encode_prompts(texts)`. A search goes this way, and not through `call`: what
-    changes the logits there is to be done in `step`, too.
+    changes the logits there is to be done in `step`, too, of which a class that has
+    but a `call` of its own is warned.
     """
 
     # Functions of scores and a context, see `kzoo.generation.processors`, that every
@@ -75,6 +77,7 @@ class Generates(ReadsPrompts):
 
     def _start(self, inputs, options, capacity):
         """`start` with room for an entry of every beam and new token."""
+        _warn_of_own_call(type(self))
         entries = None if ops.buffers_grow() else capacity * options["beams"]
         return self.start(inputs, entries)
 
@@ -513,6 +516,23 @@ class Generates(ReadsPrompts):
         tokens, place = ops.expand_dims(tokens, 1), Place.behind(index, by_row=True)
         logits, cache = self.step(tokens, cache, place, fixed)
         return ops.reshape(logits, (-1, logits.shape[-1])), cache
+
+
+def _warn_of_own_call(kind):
+    """Warns of a class whose own `call` a search does not ask."""
+    for base in kind.__mro__:
+        if "step" in vars(base) or base.__module__.startswith("kzoo."):
+            return
+        if "call" in vars(base):
+            warnings.warn(
+                f"{base.__name__} has a call of its own, and no step: a search goes by "
+                "step, also in files, so that what call changes of the logits is not "
+                "in what is generated. Change them in step, too, which gets (tokens, "
+                "cache, place, fixed); one that only calls super().step says that they "
+                "are the same.",
+                stacklevel=2,
+            )
+            return
 
 
 def _batches(rows, limits, size):

@@ -464,3 +464,22 @@ def test_ids_beyond_the_tokenizer_write_nothing():
 def test_flags_are_no_words(flag):
     with pytest.raises(ValueError, match=f"{flag} must be True or False. Rec.*'no'"):
         make(kzoo.CausalLM).generate(PROMPTS, **{flag: "no"})
+
+
+class OwnCall(kzoo.CausalLM):
+    def call(self, inputs, training=None):
+        return -super().call(inputs, training=training)
+
+
+class OwnStep(OwnCall):
+    def step(self, *args):
+        logits, cache = super().step(*args)
+        return -logits, cache
+
+
+def test_a_call_of_ones_own_that_no_search_asks_is_a_warning():
+    with pytest.warns(UserWarning, match="OwnCall has a call of its own, and no step"):
+        make(OwnCall).generate([[4]], max_new_tokens=2)
+    model = make(OwnStep)  # which warns of nothing, and is right
+    (found,) = model.generate([[4, 5]], max_new_tokens=4)
+    assert found == greedy(model, [4, 5], found, 4)
