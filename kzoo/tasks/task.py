@@ -141,9 +141,11 @@ class Task(Compiles, FineTunes, Saves, Model):
     def _check_keys(self, inputs, required, optional):
         """Raises `ValueError` unless inputs are a dict of these, and maybe those."""
         if not isinstance(inputs, dict):
+            # A tracer's own name would say nothing.
+            array = hasattr(inputs, "shape")
             raise ValueError(
                 f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
-                f"length). Received: {type(inputs).__name__}."
+                f"length). Received: {'an array' if array else type(inputs).__name__}."
             )
         if not set(required) <= set(inputs) <= {*required, *optional}:
             raise ValueError(
