@@ -76,5 +76,8 @@ def largest_difference(form, size):
 
 def is_far(sizes):
     """Which numbers, by their sizes (...), say nothing of the others; see `FAR`."""
+    far = sizes > FAR
+    if not far.any():  # nor of any larger median
+        return far
     real = sizes[sizes < NOTHING]
     return sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)

@@ -609,7 +609,8 @@ def is_variable(x):
 
 def to_numpy(x):
     """The array behind a variable, a tensor, an array or a number."""
-    if isinstance(x, (np.ndarray, np.generic, int, float)):
+    # Keras's function copies a variable once more.
+    if isinstance(x, (np.ndarray, np.generic, int, float)) or is_variable(x):
         return np.asarray(x)
     import keras
 
