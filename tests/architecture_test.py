@@ -1,6 +1,7 @@
 """What ARCHITECTURE.md says about imports, names and the wheel."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -92,6 +93,25 @@ def test_imports_go_one_way(path):
         if name.startswith("kzoo.") and name != "kzoo.__version__"
     }
     assert used <= allowed_parts(part)
+
+
+def test_no_files_import_each_other_in_a_loop():
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in FILES
+        if path.name != "__init__.py"  # which only hands names on
+    }
+    uses = {
+        module: {
+            found
+            for name in imports_of(parse(path))
+            for found in (name, name.rpartition(".")[0])  # a module, or a name of one
+            if found in modules
+        }
+        for module, path in modules.items()
+    }
+    assert len(uses["kzoo.tasks.task"]) > 5
+    graphlib.TopologicalSorter(uses).prepare()  # a CycleError names the loop
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

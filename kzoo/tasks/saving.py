@@ -13,7 +13,7 @@ from kzoo.files import beside, install, write_json
 from kzoo.layers.lora import lora_merged, merged_variables
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
-from kzoo.tokenizers.base import CONFIG_FILE as TOKENIZER_FILE
+from kzoo.tokenizers.conventions import CONFIG_FILE as TOKENIZER_FILE
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", SAFETENSORS
 # What a folder's config may say of a task, and what has to be in it.

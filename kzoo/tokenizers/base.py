@@ -11,17 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kzoo.tokenizers.conventions import Conventions
-
-CONFIG_FILE = "tokenizer_config.json"
-
-# The pieces and ids of the special tokens in every tokenizer that kzoo trains, in
-# the order of `ModelConfig`'s defaults.
-SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
-SPECIAL_IDS = dict(pad_token_id=0, start_token_id=1, end_token_id=2, unknown_token_id=3)
-# One more where it is asked for; folders of before it was known have no such key.
-MASK_PIECE, MASK_ID = "<mask>", dict(mask_token_id=4)
-
+from kzoo.tokenizers.conventions import (
+    CONFIG_FILE,
+    MASK_ID,
+    SPECIAL_IDS,
+    Conventions,
+)
 
 # Spaces and marks without width, which SentencePiece reads as white space, too.
 _ZERO_WIDTH = "\u200b\u200e\u200f\ufeff"

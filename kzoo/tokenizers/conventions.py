@@ -4,6 +4,15 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 
+CONFIG_FILE = "tokenizer_config.json"
+
+# The pieces and ids of the special tokens in every tokenizer that kzoo trains, in
+# the order of `ModelConfig`'s defaults.
+SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
+SPECIAL_IDS = dict(pad_token_id=0, start_token_id=1, end_token_id=2, unknown_token_id=3)
+# One more where it is asked for; folders of before it was known have no such key.
+MASK_PIECE, MASK_ID = "<mask>", dict(mask_token_id=4)
+
 TEXTS = ("A", "B")  # where texts stand in a template
 
 

@@ -16,13 +16,12 @@ from tokenizers import (
     trainers,
 )
 
-from kzoo.tokenizers.base import (
+from kzoo.tokenizers.base import Tokenizer, check_texts
+from kzoo.tokenizers.conventions import (
     MASK_ID,
     MASK_PIECE,
     SPECIAL_IDS,
     SPECIAL_PIECES,
-    Tokenizer,
-    check_texts,
 )
 
 Algorithm = Literal["bpe", "wordpiece", "character"]

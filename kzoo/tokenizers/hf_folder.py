@@ -7,7 +7,7 @@ from typing import Literal
 
 from tokenizers import AddedToken
 
-from kzoo.tokenizers.base import CONFIG_FILE, SPECIAL_IDS
+from kzoo.tokenizers.conventions import CONFIG_FILE, SPECIAL_IDS
 
 Kind = Literal[
     "wordpiece",

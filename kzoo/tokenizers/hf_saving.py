@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tokenizers
 
-from kzoo.tokenizers.base import CONFIG_FILE, Tokenizer
-from kzoo.tokenizers.conventions import Template
+from kzoo.tokenizers.base import Tokenizer
+from kzoo.tokenizers.conventions import CONFIG_FILE, Template
 from kzoo.tokenizers.fast import FastTokenizer
 from kzoo.tokenizers.hf_folder import (
     DEFAULT_TEMPLATE,

@@ -11,13 +11,8 @@ from typing import Literal, get_args
 import sentencepiece
 
 from kzoo.config import check_choice
-from kzoo.tokenizers.base import (
-    MASK_PIECE,
-    SPECIAL_IDS,
-    SPECIAL_PIECES,
-    Tokenizer,
-    check_texts,
-)
+from kzoo.tokenizers.base import Tokenizer, check_texts
+from kzoo.tokenizers.conventions import MASK_PIECE, SPECIAL_IDS, SPECIAL_PIECES
 
 Algorithm = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]
