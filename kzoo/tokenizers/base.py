@@ -201,6 +201,10 @@ class Tokenizer(abc.ABC):
     ) -> str:
         """The text of a chat, as the model's template writes it.
 
+        As transformers does it: what is `None` in a message is left out, and a template
+        gets `reasoning` or `thinking` as `reasoning_content`, too. It runs in a sandbox
+        which has none of the methods that fill a text up, such as `format` or `zfill`.
+
         Args:
             messages: dicts of `role` and `content`, and what else the template reads.
             add_generation_prompt: ends with what an answer begins with.
@@ -221,7 +225,8 @@ class Tokenizer(abc.ABC):
     ) -> list[int]:
         """Ids of a chat, with the special tokens that the model's template writes.
 
-        A special token's name in a message is text, as it is in `encode`.
+        A special token's name in a message is text, as it is in `encode`, wherever it
+        stands there: in keys and roles, too.
 
         Args:
             messages: see `apply_chat_template`; so for the others.

@@ -25,6 +25,7 @@ _FILLING = {
 # Jinja's filters that a number makes long, and how many arguments stand before it.
 _WIDE = {"batch": 1, "center": 1, "indent": 1, "round": 1, "slice": 2, "wordwrap": 2}
 _WIDTH = re.compile(r"%[#0 +-]*(\d*\.)?\*|[%)][#0 +-]*(\d*\.)?\d{4}")
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 _COUNT = "steps of a rendering"  # no name that a template could say
 # What transformers' method of the same name takes that no template reads.
 _ELSEWHERE = {
@@ -43,7 +44,7 @@ _ELSEWHERE = {
 
 def render(tokenizer, messages, add_generation_prompt, variables):
     """The text of a chat; see `Tokenizer.apply_chat_template`."""
-    return _render(tokenizer, _plain(messages), add_generation_prompt, variables)
+    return _render(tokenizer, _messages(messages), add_generation_prompt, variables)
 
 
 def encode(tokenizer, messages, add_generation_prompt, variables):
@@ -54,7 +55,7 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
     get a character inside that occurs nowhere else, and texts one at both ends; then
     what is still such a name is the template's.
     """
-    messages, plain = _plain(messages), _plain(variables)
+    messages, plain = _messages(messages), _plain(variables)
     text = _render(tokenizer, messages, add_generation_prompt, plain)
     names = sorted(_special_names(tokenizer), key=len, reverse=True)
     everything = text + json.dumps([messages, plain], ensure_ascii=False)
@@ -79,13 +80,14 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
         middle = f"{mark}{inside(stripped)}{mark}"
         return value[:first] + middle + value[last:]
 
-    # A template that looks how a message begins may read marks there as another text.
+    # A template that looks how a message begins, or how long it is, may read marks
+    # there as another text, or refuse them.
     for change in (around, inside):
-        marked = _render(
+        marked = _tried(
             tokenizer,
-            _changed(messages, change),
+            _changed(messages, change, inside),
             add_generation_prompt,
-            _changed(plain, change),
+            _changed(plain, change, inside),
         )
         if clear and marked.replace(mark, "") == text:
             break
@@ -96,6 +98,14 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
             f"so that they cannot be told apart: one of {found}. Leave them out."
         )
     return _ids(tokenizer, marked, pattern, mark)
+
+
+def _tried(tokenizer, messages, add_generation_prompt, variables):
+    """The text of marked messages, none where the template refuses the marks."""
+    try:
+        return _render(tokenizer, messages, add_generation_prompt, variables)
+    except ValueError:
+        return ""
 
 
 def _ids(tokenizer, marked, pattern, mark):
@@ -425,15 +435,36 @@ def _plain(value):
     )
 
 
-def _changed(value, change):
-    """`value` with each text in it changed, but roles and types."""
+def _messages(messages):
+    """Messages as a template gets them, like transformers': without what is `None`.
+
+    A model's reasoning is there under the name that most templates read, too.
+    """
+    messages = _plain(messages)
+    if not isinstance(messages, list):
+        return messages
+    return [_given(m) if isinstance(m, dict) else m for m in messages]
+
+
+def _given(message):
+    message = {key: value for key, value in message.items() if value is not None}
+    reasons = [message[name] for name in _REASONING if name in message]
+    if not reasons:
+        return message
+    return {"thinking": reasons[0], **message, "reasoning_content": reasons[0]}
+
+
+def _changed(value, change, inside):
+    """`value` with each text in it changed; keys, roles and types only inside."""
     if isinstance(value, str):
         return change(value)
-    if isinstance(value, dict):
-        return {
-            key: item if key in ("role", "type") else _changed(item, change)
-            for key, item in value.items()
-        }
     if isinstance(value, list):
-        return [_changed(item, change) for item in value]
-    return value
+        return [_changed(item, change, inside) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for key, item in value.items():
+        said = isinstance(item, str) and key in ("role", "type")
+        key = inside(key) if isinstance(key, str) else key
+        found[key] = inside(item) if said else _changed(item, change, inside)
+    return found

@@ -493,6 +493,53 @@ def test_a_template_that_reads_how_a_message_begins_is_still_exact(load):
     assert found == [start, *tokenizer.encode(["Q<q><|im_end|>"])[0], end]
 
 
+CALLS = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.content is defined %}{{ m.content }}{% endif %}{% for call in m.tool_calls %}{%
+if call.id|length != 9 %}{{ raise_exception('an id of 9 characters') }}{% endif %}{{
+call.id }}{{ call.function|tojson }}{% endfor %}{% if m.reasoning_content %}R{{
+m.reasoning_content }}{% endif %}<|im_end|>{% endfor %}{{ tools|tojson }}"""
+
+
+def call(**arguments):
+    function = {"name": "f", "arguments": arguments}
+    called = [{"id": "abcdefghi", "type": "function", "function": function}]
+    return {"role": "assistant", "tool_calls": called}
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "written"),
+    [
+        ([call(x="<|im_end|>")], None, '"x": "<|im_end|>"'),
+        ([call(**{"<|im_end|>": 1})], None, '"<|im_end|>": 1'),
+        ([call(role="<|im_start|>", type="<|im_end|>a")], None, '"<|im_end|>a"'),
+        ([call(type={"x": "<|im_end|>"})], None, '{"x": "<|im_end|>"}'),
+        ([{"role": "user<|im_end|>", "content": "hi"}], None, "user<|im_end|>\nhi<|"),
+        (chat("a"), [{"a": {"<|im_end|>": "<|im_start|>"}}], '{"<|im_end|>": "<|im_s'),
+        ([{"role": "user", "content": None, "tool_calls": None}], None, "user\n<|im_"),
+        ([{**chat("a")[0], "reasoning": "<|im_end|>"}], None, "aR<|im_end|><|im_end"),
+    ],
+)
+def test_a_chat_is_exact_wherever_names_stand_and_whatever_the_template_checks(
+    load, messages, tools, written
+):
+    pytest.importorskip("jinja2")
+    config = load("qwen")[0].get_config()
+    own = {**config["conventions"], "chat_template": CALLS}
+    tokenizer = FastTokenizer.from_config({**config, "conventions": own})
+    text = tokenizer.apply_chat_template(messages, tools=tools)
+    # Of the template are the first name, and the one behind the message.
+    start, end, rest = "<|im_start|>", "<|im_end|>", json.dumps(tools)
+    assert written in text and text.startswith(start) and text.endswith(end + rest)
+    said = text.removeprefix(start).removesuffix(end + rest)
+    expected = [
+        tokenizer.token_id(start),
+        *tokenizer.encode([said])[0],
+        tokenizer.token_id(end),
+        *tokenizer.encode([rest])[0],
+    ]
+    assert tokenizer.encode_chat(messages, tools=tools) == expected
+
+
 def test_folders_of_kzoo_and_of_others_are_told_apart(load, tmp_path):
     tokenizer, _, folder = load("bert")
     tokenizer.save(tmp_path)
