@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.training import ResumableCheckpoint
+from kzoo.training import Adam, ResumableCheckpoint
 from kzoo.training.optimizers import LossScaleOptimizer
 from tests.harness import KillBefore, Killed, difference, small_task, to_numpy
 from tests.reference import Reference
@@ -632,3 +632,26 @@ def test_swapped_weights_are_not_saved_for_a_training_s_own(tmp_path):
     other = keras.callbacks.SwapEMAWeights()  # which swaps for a validation alone
     for callbacks in ([keep, swap], [other, keep]):
         model.fit(WORDS[:4], callbacks=callbacks, verbose=0)
+
+
+@pytest.mark.parametrize("on_epoch", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_weights_of_any_dtype_are_swapped_with_their_averages(dtype, on_epoch):
+    model = causal(dtype=dtype)
+    model.compile(Adam(1e-2, use_ema=True, ema_momentum=0.5), run_eagerly=True)
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
+    data = dict(validation_data=WORDS[:4], callbacks=[swap], epochs=2, verbose=0)
+    history = model.fit(WORDS[:8], **data).history
+    assert np.isfinite([history["loss"], history["val_loss"]]).all()
+    # What a training leaves are the averages, which the last validation has seen.
+    found = model.evaluate(WORDS[:4], verbose=0, return_dict=True)["loss"]
+    assert found == pytest.approx(history["val_loss"][-1], rel=1e-2)
+    for weight, average in zip(
+        model.trainable_variables,
+        model.optimizer._model_variables_moving_average,
+        strict=True,
+    ):
+        weight, average = (
+            to_numpy(keras.ops.cast(each, "float32")) for each in (weight, average)
+        )
+        np.testing.assert_allclose(weight, average, rtol=4e-3, atol=1e-6)
