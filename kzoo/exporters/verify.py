@@ -190,7 +190,7 @@ def verify(path, task, inputs=None):
     _check_unchanged(path, said)
     with lora_merged(task):
         if format == "tf_saved_model":
-            weights.check_tables(path, task)
+            weights.check_saved_model(path, task)
         for name, graph in graphs.items():
             if not weights.check_onnx(paths[name], heads[name], graph, task, mode):
                 reports[-1].notes.append(_OTHER_NODES.format(paths[name].name))

@@ -153,8 +153,8 @@ def _counted(nodes):
     )
 
 
-def check_tables(path, task):
-    """Raises `ExportError` where a SavedModel has none of the task's tables.
+def check_saved_model(path, task):
+    """Raises `ExportError` where a SavedModel lacks one of the task's weights.
 
     Args:
         path: of the folder.
@@ -164,14 +164,14 @@ def check_tables(path, task):
 
     stored = tf.train.load_checkpoint(str(Path(path) / "variables" / "variables"))
     shapes = stored.get_variable_to_shape_map()
-    for name, variable in task.named_variables().items():
-        alike = [key for key, shape in shapes.items() if shape == [*variable.shape]]
-        if not (name.endswith("/embeddings") and alike):
-            continue
-        right = to_numpy(variable)
+    for number, (name, variable) in enumerate(task.named_variables().items()):
+        right, place = to_numpy(variable), f"model_variables/{number}/"
+        alike = [key for key, shape in shapes.items() if shape == [*right.shape]]
+        # Where this version writes it, or where another one may have.
+        alike.sort(key=lambda key: not key.startswith(place))
         if not any(_alike(stored.get_tensor(key), right) for key in alike):
             raise ExportError(
-                f"{path} has no table that equals {name} of {task.name}. {ANOTHER}"
+                f"{path} stores no weight that equals {name} of {task.name}. {ANOTHER}"
             )
 
 

@@ -586,6 +586,23 @@ def test_a_row_of_a_table_that_no_case_reads_is_compared(tmp_path, options):
         verify(tmp_path / "model", model)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [dict(format="onnx"), pytest.param({}, marks=pytest.mark.tensorflow)],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_weight_that_changes_no_answer_is_compared(tmp_path, options):
+    model = small_task(kzoo.TextClassifier, num_classes=2, **TINY)
+    perturb(model.weights)
+    model.export(tmp_path / "model", **options)
+    assert verify(tmp_path / "model", model).checks
+    name = "encoder/layer_0/self_attention/key/bias"  # which a softmax takes out
+    bias = model.named_variables()[name]
+    bias.assign(keras.ops.convert_to_numpy(bias) + 1.0)
+    with pytest.raises(ExportError, match=r"encoder/layer_0/self_attention"):
+        verify(tmp_path / "model", model)
+
+
 @pytest.mark.parametrize("kind", [kzoo.TextClassifier, kzoo.Seq2SeqLM, kzoo.CausalLM])
 def test_far_distances_are_read(tmp_path, kind):
     options = dict(num_classes=2) if kind is kzoo.TextClassifier else {}
