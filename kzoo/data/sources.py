@@ -195,7 +195,7 @@ def load_tagged(
     sentences, words, labels = [], [], []
     for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
         line = line.removesuffix("\r")
-        _check_line(line, path, number)
+        check_line(line, path, number)
         if line.startswith("# ") or line == "#":
             continue
         if not line.strip():
@@ -447,11 +447,11 @@ def _read_lines(path, hint="", strip=True):
     for number, line in enumerate(lines, 1):
         if not line or line.isspace():
             raise DataError(f"{path}, line {number} is empty. {hint}".rstrip())
-        _check_line(line, path, number)
+        check_line(line, path, number)
     return lines
 
 
-def _check_line(line, path, number):
+def check_line(line, path, number):
     """Raises `DataError` where a line holds the end or the beginning of another."""
     if "\r" in line.strip():
         raise DataError(
@@ -484,13 +484,19 @@ def decoded(content, where):
         where: they come from, for errors.
 
     Raises:
-        DataError: damaged gzip, or bytes that are not UTF-8.
+        DataError: damaged gzip, a NUL, or bytes that are not UTF-8.
     """
     if content.startswith(_GZIP_MAGIC):
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{where} is not a whole gzip file: {error}.") from error
+    if b"\0" in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise DataError(
+            f"{where}, line {line}: expected text. Received: a NUL, as UTF-16 has it, "
+            "or what is no text. Convert it to UTF-8."
+        )
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

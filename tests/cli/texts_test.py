@@ -200,6 +200,14 @@ def test_what_cannot_be_read_is_refused(run, refused, translator, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"abc\n\xff\n")
     assert "line 2: byte 0xff" in refused("translate", translator, "-i", bad)
+    for content, said in (
+        (b"abc\ncab\rfed\n", "line 2: expected lines that end at a line feed"),
+        (b"abc\n\xef\xbb\xbfcab\n", "line 2: expected a byte order mark at most"),
+        ("abc\ncab\n".encode("utf-16-le"), "line 1: expected text. Received: a NUL"),
+    ):
+        odd = tmp_path / "odd.txt"
+        odd.write_bytes(content)
+        assert f"{odd}, {said}" in refused("translate", translator, "-i", odd)
     damaged = tmp_path / "damaged.gz"
     content = gzip.compress(b"abc\ncab\n")
     damaged.write_bytes(content[:10] + b"\xff" * 5 + content[15:])
