@@ -200,7 +200,7 @@ def read_generation(keys, decoder_alone):
         found.setdefault("min_new_tokens", shortest - 1)
     most = found.get("max_new_tokens", math.inf)
     if found.get("min_new_tokens", 0) > most:  # no end comes before the limit
-        name = "min_new_tokens" if "min_new_tokens" in keys else "min_length"
+        name = "min_new_tokens" if keys.get("min_new_tokens") else "min_length"
         left[name], found["min_new_tokens"] = keys[name], most
     words = [
         word

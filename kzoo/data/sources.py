@@ -491,7 +491,7 @@ def decoded(content, where):
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{where} is not a whole gzip file: {error}.") from error
-    if b"\0" in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise DataError(
             f"{where}, line {line}: expected text. Received: a NUL, as UTF-16 has it, "

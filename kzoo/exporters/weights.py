@@ -154,7 +154,7 @@ def _counted(nodes):
 
 
 def check_saved_model(path, task):
-    """Raises `ExportError` where a SavedModel lacks one of the task's weights.
+    """Raises `ExportError` where a SavedModel has other weights than the task.
 
     Args:
         path: of the folder.
@@ -164,15 +164,26 @@ def check_saved_model(path, task):
 
     stored = tf.train.load_checkpoint(str(Path(path) / "variables" / "variables"))
     shapes = stored.get_variable_to_shape_map()
+
+    def holds(key, variable):
+        if shapes.get(key) != [*variable.shape]:
+            return False
+        return _alike(stored.get_tensor(key), to_numpy(variable))
+
+    free, elsewhere = {*shapes}, {}
     for number, (name, variable) in enumerate(task.named_variables().items()):
-        right, place = to_numpy(variable), f"model_variables/{number}/"
-        alike = [key for key, shape in shapes.items() if shape == [*right.shape]]
-        # Where this version writes it, or where another one may have.
-        alike.sort(key=lambda key: not key.startswith(place))
-        if not any(_alike(stored.get_tensor(key), right) for key in alike):
+        key = f"model_variables/{number}/.ATTRIBUTES/VARIABLE_VALUE"
+        if holds(key, variable):
+            free.remove(key)
+        else:
+            elsewhere[name] = variable
+    for name, variable in elsewhere.items():  # another version may have another order
+        key = next((key for key in sorted(free) if holds(key, variable)), None)
+        if key is None:
             raise ExportError(
                 f"{path} stores no weight that equals {name} of {task.name}. {ANOTHER}"
             )
+        free.remove(key)
 
 
 def check_converted(path, model):

@@ -1,5 +1,7 @@
 """A decoder over a cache, with the names that onnxruntime-genai and others read."""
 
+import warnings
+
 import numpy as np
 
 from kzoo import ops
@@ -7,6 +9,7 @@ from kzoo.exporters.checks import reference
 from kzoo.exporters.genai import model_inputs
 from kzoo.exporters.signatures import Argument, Function
 from kzoo.tasks.exported import in_table
+from kzoo.tasks.generates import own_method
 from kzoo.tasks.stepwise import by_layer, cache_names, flat
 
 
@@ -23,6 +26,13 @@ def genai_function(task):
     Returns:
         A `Function`.
     """
+    own = own_method(task, "call", "step")
+    if own:
+        warnings.warn(
+            f"{own} is not in what onnxruntime-genai runs, which is the decoder and "
+            "the head alone: what it changes of the logits is left out.",
+            stacklevel=3,
+        )
     config = task.config.decoder
     past = cache_names("past_key_values.{}.{}", config, "past_sequence")
     present = cache_names("present.{}.{}", config, "total_sequence")

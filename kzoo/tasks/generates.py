@@ -77,9 +77,20 @@ class Generates(ReadsPrompts):
 
     def _start(self, inputs, options, capacity):
         """`start` with room for an entry of every beam and new token."""
-        _warn_of_own_call(type(self))
+        self._warn_of_own_call()
         entries = None if ops.buffers_grow() else capacity * options["beams"]
         return self.start(inputs, entries)
+
+    def _warn_of_own_call(self):
+        own = own_method(self, "call", unless="step")
+        if own:
+            warnings.warn(
+                f"{own} is not asked by a search, which goes by step, also in files: "
+                "what it changes of the logits is not in what is generated. Change "
+                "them in step, too, which gets (tokens, cache, place, fixed); one that "
+                "only calls super().step says that they are the same.",
+                stacklevel=3,
+            )
 
     @property
     def _ids(self):
@@ -513,26 +524,27 @@ class Generates(ReadsPrompts):
 
     def _one_step(self, tokens, cache, index, fixed):
         """The logits (B, V) behind one more token int (B,), and the cache."""
+        self._warn_of_own_call()
         tokens, place = ops.expand_dims(tokens, 1), Place.behind(index, by_row=True)
         logits, cache = self.step(tokens, cache, place, fixed)
         return ops.reshape(logits, (-1, logits.shape[-1])), cache
 
 
-def _warn_of_own_call(kind):
-    """Warns of a class whose own `call` a search does not ask."""
-    for base in kind.__mro__:
-        if "step" in vars(base) or base.__module__.startswith("kzoo."):
-            return
-        if "call" in vars(base):
-            warnings.warn(
-                f"{base.__name__} has a call of its own, and no step: a search goes by "
-                "step, also in files, so that what call changes of the logits is not "
-                "in what is generated. Change them in step, too, which gets (tokens, "
-                "cache, place, fixed); one that only calls super().step says that they "
-                "are the same.",
-                stacklevel=2,
-            )
-            return
+def own_method(task, *names, unless=None):
+    """The first of these methods that a class of the user's own has, or `None`.
+
+    Args:
+        task: the task.
+        *names: of methods.
+        unless: one that says, in that class or below it, that they do not matter.
+    """
+    for base in type(task).__mro__:
+        if base.__module__.startswith("kzoo.") or unless in vars(base):
+            return None
+        for name in names:
+            if name in vars(base):
+                return f"{base.__name__}.{name}"
+    return None
 
 
 def _batches(rows, limits, size):

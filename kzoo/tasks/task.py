@@ -142,7 +142,7 @@ class Task(Compiles, FineTunes, Saves, Model):
         """Raises `ValueError` unless inputs are a dict of these, and maybe those."""
         if not isinstance(inputs, dict):
             # A tracer's own name would say nothing.
-            array = hasattr(inputs, "shape")
+            array = keras.ops.is_tensor(inputs) or isinstance(inputs, np.ndarray)
             raise ValueError(
                 f"{self.name} reads a dict with {' and '.join(required)}, int (batch, "
                 f"length). Received: {'an array' if array else type(inputs).__name__}."

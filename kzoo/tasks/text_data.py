@@ -27,11 +27,7 @@ from kzoo.tasks.forms import (
 )
 from kzoo.tasks.pipelines import ReadsPipelines, element_of
 from kzoo.tasks.task import out_of_table, smallest_table
-from kzoo.training.callbacks import (
-    ResumableCheckpoint,
-    check_order,
-    swap_all_dtypes,
-)
+from kzoo.training.callbacks import ResumableCheckpoint, check_order
 
 _WEIGHT = "sample_weight"
 _LONG = 2**14  # tokens of an example that is rather a mistake than meant
@@ -106,7 +102,6 @@ class LearnsText(ReadsPipelines):
         callbacks = getattr(callbacks, "callbacks", callbacks)  # a CallbackList
         callbacks = keras.tree.flatten(callbacks)
         check_order(callbacks)
-        swap_all_dtypes(callbacks, self.trainable_variables)
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             if validation_split and validation_data is None:

@@ -201,9 +201,10 @@ class Tokenizer(abc.ABC):
     ) -> str:
         """The text of a chat, as the model's template writes it.
 
-        As transformers does it: what is `None` in a message is left out, and a template
-        gets `reasoning` or `thinking` as `reasoning_content`, too. It runs in a sandbox
-        which has none of the methods that fill a text up, such as `format` or `zfill`.
+        As transformers does it: what is `None` in a message is left out, and a model's
+        reasoning, also as `reasoning`, is `reasoning_content` and `thinking`. The
+        template runs in a sandbox, without methods that fill a text up, such as
+        `format` and `zfill`.
 
         Args:
             messages: dicts of `role` and `content`, and what else the template reads.

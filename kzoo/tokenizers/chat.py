@@ -82,30 +82,22 @@ def encode(tokenizer, messages, add_generation_prompt, variables):
 
     # A template that looks how a message begins, or how long it is, may read marks
     # there as another text, or refuse them.
+    refused = None
     for change in (around, inside):
-        marked = _tried(
-            tokenizer,
-            _changed(messages, change, inside),
-            add_generation_prompt,
-            _changed(plain, change, inside),
-        )
+        both = [_changed(each, change, inside) for each in (messages, plain)]
+        try:
+            marked = _render(tokenizer, both[0], add_generation_prompt, both[1])
+        except ValueError as error:
+            refused = error
+            continue
         if clear and marked.replace(mark, "") == text:
-            break
-    else:
-        found = sorted({name for name in names if name in everything})
-        raise ValueError(
-            "The chat template reads names of special tokens in messages as its own, "
-            f"so that they cannot be told apart: one of {found}. Leave them out."
-        )
-    return _ids(tokenizer, marked, pattern, mark)
-
-
-def _tried(tokenizer, messages, add_generation_prompt, variables):
-    """The text of marked messages, none where the template refuses the marks."""
-    try:
-        return _render(tokenizer, messages, add_generation_prompt, variables)
-    except ValueError:
-        return ""
+            return _ids(tokenizer, marked, pattern, mark)
+    found = sorted({name for name in names if name in everything})
+    raise ValueError(
+        "The chat template reads names of special tokens in messages as its own, or "
+        "refuses messages in which they are marked, so that they cannot be told apart: "
+        f"one of {found}. Leave them out."
+    ) from refused
 
 
 def _ids(tokenizer, marked, pattern, mark):
@@ -438,7 +430,7 @@ def _plain(value):
 def _messages(messages):
     """Messages as a template gets them, like transformers': without what is `None`.
 
-    A model's reasoning is there under the name that most templates read, too.
+    A model's reasoning is there under both names that templates read.
     """
     messages = _plain(messages)
     if not isinstance(messages, list):

@@ -165,19 +165,6 @@ def check_order(callbacks):
             )
 
 
-def swap_all_dtypes(callbacks, variables):
-    """Lets Keras's `SwapEMAWeights` swap weights of 16 bits with averages in float32.
-
-    On TensorFlow it adds the ones to the others, which have to be of one dtype; as on
-    other backends each is copied here, so that a swap rounds an average to 16 bits.
-    """
-    if any("16" in str(variable.dtype) for variable in variables):
-        for callback in callbacks:
-            if isinstance(callback, keras.callbacks.SwapEMAWeights):
-                callback._tf_swap_variables = callback._backend_swap_variables
-                callback._tf_finalize_ema_values = callback._backend_finalize_ema_values
-
-
 @keras.saving.register_keras_serializable(package="kzoo")
 class CheckpointAverage(keras.callbacks.Callback):
     """Sets the weights, when training ends, to their mean over the last epochs.

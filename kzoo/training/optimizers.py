@@ -22,9 +22,8 @@ class Adam(keras.optimizers.Adam):
 
     Weights of 16 bits, as `dtype="bfloat16"` gives them, have a state and a step in
     float32, averages and accumulated gradients too; in 16 bits `beta_2` is 1 and no
-    weight moves. What is less than half the
-    distance to the next number is still lost of every step: `"mixed_bfloat16"` has
-    weights in float32, and trains as they do.
+    weight moves. What is less than half the distance to the next number is still lost
+    of every step: `"mixed_bfloat16"` has weights in float32, and trains as they do.
 
     With `gradient_accumulation_steps` n, n batches count as the mean of their
     gradients. That is the gradient of one batch n times as large where all of them
@@ -62,7 +61,16 @@ class Adam(keras.optimizers.Adam):
         if self.layer_decay is not None and not self.built:
             scales = layer_scales([v.path for v in var_list], self.layer_decay)
             self._scales = dict(enumerate(scales))
+        new = not self.built
         super().build(var_list)
+        if new and self.use_ema:
+            # Keras's averages, which callbacks swap with the weights, have their dtype.
+            self._exact_averages = [
+                self.add_variable_from_reference(v, "exact_average")
+                if _is_narrow(v)
+                else None
+                for v in var_list
+            ]
 
     def get_config(self):
         """The arguments of `__init__`."""
@@ -72,7 +80,7 @@ class Adam(keras.optimizers.Adam):
         self, reference_variable, name=None, initializer="zeros"
     ):
         """Creates a state of a variable, in float32 for one of 16 bits."""
-        if not _is_narrow(reference_variable):
+        if name == "average" or not _is_narrow(reference_variable):
             return super().add_variable_from_reference(
                 reference_variable, name=name, initializer=initializer
             )
@@ -158,27 +166,19 @@ class Adam(keras.optimizers.Adam):
         self.assign(variable, ops.cast(new, variable.dtype))
 
     def _update_model_variables_moving_average(self, trainable_variables):
-        """Keras's hook, whose momentum has the dtype of a weight: there is no 0.99."""
-        if not any(map(_is_narrow, trainable_variables)):
-            super()._update_model_variables_moving_average(trainable_variables)
-            return
-        first = keras.ops.equal(self.iterations, 0)
-        share = keras.ops.where(first, 1.0, 1 - self.ema_momentum)
-        averages = self._model_variables_moving_average
-        for variable, average in zip(trainable_variables, averages, strict=True):
-            if average is not None:
-                apart = keras.ops.cast(variable, "float32") - average
-                self.assign_add(average, apart * share)
-
-    def _overwrite_model_variables_with_average_value(self, trainable_variables):
-        """Keras's hook, which on TensorFlow writes no float32 into 16 bits."""
-        if not any(map(_is_narrow, trainable_variables)):
-            super()._overwrite_model_variables_with_average_value(trainable_variables)
-            return
-        averages = self._model_variables_moving_average
-        for variable, average in zip(trainable_variables, averages, strict=True):
-            if average is not None:
-                self.assign(variable, average)
+        """Keras's hook, in float32: bfloat16 has no 0.99, and moves no average so."""
+        super()._update_model_variables_moving_average(trainable_variables)
+        later = keras.ops.cast(keras.ops.not_equal(self.iterations, 0), "float32")
+        for variable, exact, average in zip(
+            trainable_variables,
+            self._exact_averages,
+            self._model_variables_moving_average,
+            strict=True,
+        ):
+            if exact is not None:
+                apart = keras.ops.cast(variable, "float32") - exact
+                self.assign_add(exact, apart * (1 - self.ema_momentum * later))
+                self.assign(average, exact)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         """Keras's hook; for one replica TensorFlow's sum would only keep the graph."""

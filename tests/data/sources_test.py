@@ -118,7 +118,7 @@ def test_a_folder_reads_as_translate_folder_of_tfds_reads_it(tmp_path):
         ("\n", "f.tsv is empty"),
         (b"a\tb\nc\t\xe4\n", "f.tsv, line 2: byte 0xe4 at offset 6 is not UTF-8"),
         ("a\tb\nc\td\n".encode("utf-16-le"), "f.tsv, line 1: .* Received: a NUL"),
-        ("a\tb\nc\td\n".encode("utf-16"), "f.tsv, line 1: byte 0xff at offset 0 is"),
+        ("a\tb\nc\td\n".encode("utf-16"), "f.tsv, line 1: .* Received: a NUL"),
         ("a\tb\nc\0\td\n", "f.tsv, line 2: expected text. Received: a NUL"),
         (b"\x1f\x8bnot gzip", "f.tsv is not a whole gzip file"),
         (gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "f.tsv is not a whole gzip file"),

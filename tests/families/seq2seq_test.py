@@ -255,6 +255,8 @@ def test_a_minimum_beyond_the_limit_is_the_limit(key, alone):
     # As in transformers, where no end may come before; a larger limit is the caller's.
     found, _, left = read_generation({"max_new_tokens": 10, key: 25}, alone)
     assert found == dict(max_new_tokens=10, min_new_tokens=10) and left == {key: 25}
+    off = {"max_new_tokens": 10, "min_new_tokens": 0, key: 25}
+    assert read_generation(off, alone) == (found, [], {key: 25})
     assert as_defaults(found) == found
 
 

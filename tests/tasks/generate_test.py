@@ -477,9 +477,14 @@ class OwnStep(OwnCall):
         return -logits, cache
 
 
-def test_a_call_of_ones_own_that_no_search_asks_is_a_warning():
-    with pytest.warns(UserWarning, match="OwnCall has a call of its own, and no step"):
-        make(OwnCall).generate([[4]], max_new_tokens=2)
+def test_a_call_of_ones_own_that_no_search_asks_is_a_warning(tmp_path):
+    model = make(OwnCall)
+    with pytest.warns(UserWarning, match="OwnCall.call is not asked by a search"):
+        model.generate([[4]], max_new_tokens=2)
+    with pytest.warns(UserWarning, match="OwnCall.call is not asked by a search"):
+        model.export(tmp_path / "a.onnx", format="onnx", functions="prefill")
     model = make(OwnStep)  # which warns of nothing, and is right
     (found,) = model.generate([[4, 5]], max_new_tokens=4)
     assert found == greedy(model, [4, 5], found, 4)
+    with pytest.warns(UserWarning, match="OwnStep.step is not in what onnxruntime-gen"):
+        model.genai_function()
