@@ -128,7 +128,7 @@ class Adam(keras.optimizers.Adam):
         if self.layer_decay is not None:
             learning_rate = learning_rate * self._scale(variable)
         if _is_narrow(variable):
-            return self._step_in_float32(gradient, variable, learning_rate)
+            return self._step_in_float32(_dense(gradient), variable, learning_rate)
         if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
             return super().update_step(_dense(gradient), variable, learning_rate)
         import tensorflow as tf

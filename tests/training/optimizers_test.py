@@ -190,6 +190,23 @@ def test_a_token_twice_in_a_batch_has_one_gradient_in_16_bits_too():
     np.testing.assert_allclose(*found, rtol=0.25)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "around", [keras.optimizers.LossScaleOptimizer, LossScaleOptimizer]
+)
+def test_a_token_twice_in_a_batch_has_one_gradient_under_a_scaled_loss(around, dtype):
+    import tensorflow as tf
+
+    variable = keras.Variable(np.zeros((4, 1)), dtype=dtype)
+    optimizer = around(Adam(0.125, epsilon=1e-9), initial_scale=1024.0)
+    optimizer.build([variable])
+    rows = tf.fill([4, 1], tf.cast(1024.0, dtype))
+    gradient = tf.IndexedSlices(rows, [1, 1, 1, 1], [4, 1])
+    optimizer.apply([gradient], [variable])  # whose first step is the rate
+    assert number(variable[1]) == pytest.approx(-0.125, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "options",
     [
