@@ -117,11 +117,12 @@ class Adam(keras.optimizers.Adam):
 
     def _exact(self, gradient):
         """A gradient whose sums and squares no 16 bits round, or overflow."""
-        if gradient is not None and _is_narrow(gradient):
+        if gradient is None:
+            return None
+        if _is_narrow(gradient):
             return _dense(keras.ops.cast(gradient, "float32"))
         # Keras divides by the scale, which is for arrays.
-        divided = gradient is not None and self.loss_scale_factor is not None
-        return _dense(gradient) if divided else gradient
+        return gradient if self.loss_scale_factor is None else _dense(gradient)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable with its gradient."""
