@@ -219,7 +219,7 @@ def read_texts(arguments, input_path, at_once=True):
     Returns:
         list of strings; `None` for a terminal, unless `at_once`.
     """
-    from kzoo.data.sources import check_line, decoded
+    from kzoo.data.sources import decoded, lines_of
 
     if arguments and input_path:
         raise Failure(
@@ -247,10 +247,7 @@ def read_texts(arguments, input_path, at_once=True):
     text = decoded(content, where)
     if not text.strip():
         raise Failure(f"{where} has no text. Expected a text a line.")
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    for number, line in enumerate(lines, 1):
-        check_line(line, where, number)
-    return lines
+    return list(lines_of(text, where))
 
 
 def write(texts, output, generate, *, description, n_best, scores):

@@ -9,6 +9,7 @@ parallel files against each other.
 
 import difflib
 import gzip
+import itertools
 import numbers
 import os
 import re
@@ -193,9 +194,8 @@ def load_tagged(
     )
     path = Path(source)
     sentences, words, labels = [], [], []
-    for number, line in enumerate([*_read_text(path).split("\n"), ""], 1):
-        line = line.removesuffix("\r")
-        check_line(line, path, number)
+    lines = lines_of(_read_text(path), path)
+    for number, line in enumerate(itertools.chain(lines, [""]), 1):
         if line.startswith("# ") or line == "#":
             continue
         if not line.strip():
@@ -442,17 +442,32 @@ def _read_lines(path, hint="", strip=True):
     text = _read_text(path)
     if not text.strip():
         raise DataError(f"{path} is empty.")
-    lines = text.removesuffix("\n").split("\n")
-    lines = [line.strip() if strip else line.removesuffix("\r") for line in lines]
-    for number, line in enumerate(lines, 1):
+    lines = []
+    for number, line in enumerate(lines_of(text, path, strip), 1):
         if not line or line.isspace():
             raise DataError(f"{path}, line {number} is empty. {hint}".rstrip())
-        check_line(line, path, number)
+        lines.append(line)
     return lines
 
 
-def check_line(line, path, number):
-    """Raises `DataError` where a line holds the end or the beginning of another."""
+def lines_of(text, where, strip=False):
+    """Yields the lines of a text, without what ends them.
+
+    Args:
+        text: the text.
+        where: it comes from, for errors.
+        strip: whether white space around a line goes, too.
+
+    Raises:
+        DataError: a line holds the end or the beginning of another.
+    """
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        line = line.strip() if strip else line.removesuffix("\r")
+        _check_line(line, where, number)
+        yield line
+
+
+def _check_line(line, path, number):
     if "\r" in line.strip():
         raise DataError(
             f"{path}, line {number}: expected lines that end at a line feed. "

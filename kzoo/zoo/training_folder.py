@@ -146,12 +146,7 @@ class TrainingFolder:
         partial.rename(folder)
 
     def features(self, make):
-        """Features as they were made at first.
-
-        Args:
-            make: function to features: dict of lists of sequences of int, or of
-                numbers, or arrays of vectors.
-        """
+        """Features as a function made them at first; see `_kept`."""
         return _kept(self._features, make)
 
     def keeps(self, training):
