@@ -7,12 +7,12 @@ raises `ValueError` when it is built, naming both fields.
 """
 
 import dataclasses
-import inspect
 import json
 import math
-import numbers
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
+
+from kzoo.arguments import check_type
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "linear"]
 Architecture = Literal["encoder", "decoder", "encoder_decoder"]
@@ -34,7 +34,7 @@ class _Config:
     def __post_init__(self):
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            _check_type(
+            check_type(
                 type(self).__name__,
                 field.name,
                 getattr(self, field.name),
@@ -660,21 +660,6 @@ SIZES = {
 }
 
 
-def arguments_of(thing):
-    """The arguments of `__init__` that a thing of kzoo keeps as attributes, a dict."""
-    kinds = (k for k in type(thing).__mro__ if k.__module__.startswith("kzoo."))
-    inits = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
-    known = (
-        argument
-        for each in inits
-        for argument in list(inspect.signature(each).parameters.values())[1:]
-    )
-    names = dict.fromkeys(
-        a.name for a in known if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)
-    )
-    return {name: getattr(thing, name) for name in names}
-
-
 def load_config(path):
     """Reads a `ModelConfig` from a JSON file.
 
@@ -689,39 +674,6 @@ def load_config(path):
         raise ValueError(f"{path} is not a kzoo config: {error}") from error
 
 
-def is_integer(value):
-    """Whether a value is an `int` or one of numpy's integers, and no bool."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def check_count(name, value, least=1, most=None):
-    """Raises `ValueError` where a number is no integer, or out of its range.
-
-    Args:
-        name: what it is called.
-        value: the number, an `int` or one of numpy's integers.
-        least: that it may be.
-        most: that it may be; `None` for any.
-    """
-    if not is_integer(value) or value < least or (most is not None and value > most):
-        end = "" if most is None else f" and at most {most}"
-        raise ValueError(
-            f"{name} must be an integer of at least {least}{end}. Received: {value!r}."
-        )
-
-
-def check_choice(name, value, choices):
-    """Raises `ValueError` where a value is none of those that there are.
-
-    Args:
-        name: what it is called.
-        value: the value.
-        choices: all that it may be, in the order of the message.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}. Received: {value!r}.")
-
-
 def _of_json(value, hint):
     """A field's value, of what JSON has for it: dicts for configs, lists for tuples."""
     for kind in get_args(hint):  # such as those of `StackConfig | None`
@@ -731,20 +683,3 @@ def _of_json(value, hint):
         if isinstance(value, dict) and is_config:
             return kind.from_dict(value)
     return value
-
-
-def _check_type(owner, name, value, hint):
-    """Raises `ValueError` when `value` is not what the annotation `hint` says."""
-    choices = get_args(hint)
-    if choices and not isinstance(choices[0], type):  # a Literal
-        check_choice(f"{owner}.{name}", value, choices)
-        return
-    kinds = choices or (hint,)
-    if isinstance(value, bool) and bool not in kinds:
-        kinds = ()
-    if float in kinds:
-        kinds = (*kinds, int)
-    if not isinstance(value, kinds):
-        raise ValueError(f"{owner}.{name} must be {hint}. Received: {value!r}.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{owner}.{name} must be finite. Received: {value!r}.")

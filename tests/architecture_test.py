@@ -17,6 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each imports only from those before it.
 CHAIN = (
+    "arguments",
     "config",
     "files",
     "ops",
@@ -31,12 +32,15 @@ CHAIN = (
 )
 # Beside the chain: what each may import. Tasks and what follows join them.
 BESIDE = {
-    "tokenizers": {"config"},
-    "data": {"config", "tokenizers"},
-    "training": {"config", "files", "ops"},
-    "plots": {"config", "files"},
-    "families": {"config", "checkpoints"},
-    "checkpoints": {"config", "files"},
+    part: {"arguments", "config", *more}
+    for part, more in {
+        "tokenizers": (),
+        "data": ("tokenizers",),
+        "training": ("files", "ops"),
+        "plots": ("files",),
+        "families": ("checkpoints",),
+        "checkpoints": ("files",),
+    }.items()
 }
 JOINERS = ("tasks", "zoo", "cli")
 

@@ -8,7 +8,7 @@ score better, as transformers does with "never", not until none is likely to.
 import math
 import numbers
 
-from kzoo.config import is_integer
+from kzoo.arguments import is_integer
 
 # Keys that are options under another name, or the same; None and these values are off.
 _OPTIONS = {

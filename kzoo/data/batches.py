@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.data.padding import int32
 
 # Of seeds: the generator takes 64 bits, JSON and numpy one less.

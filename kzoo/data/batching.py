@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from kzoo.config import check_choice, check_count
+from kzoo.arguments import check_choice, check_count
 from kzoo.data.batches import LARGEST_SEED, BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
 from kzoo.data.padding import int32

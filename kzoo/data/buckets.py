@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.data.padding import round_up
 
 # More candidate boundaries than this change the padding by little and cost time.

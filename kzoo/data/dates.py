@@ -8,7 +8,7 @@ are copied from where the language puts them, and the month is looked up by its 
 import datetime
 import random
 
-from kzoo.config import check_choice
+from kzoo.arguments import check_choice
 from kzoo.data.splits import hash_fraction
 
 FIRST_DATE = datetime.date(1900, 1, 1)

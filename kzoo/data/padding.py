@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 
 
 def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):

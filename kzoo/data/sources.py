@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _TFDS = "tfds:"

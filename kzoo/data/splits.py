@@ -2,7 +2,7 @@
 
 import hashlib
 
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 
 
 def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kzoo.config import is_integer
+from kzoo.arguments import is_integer
 from kzoo.generation.automaton import TokenAutomaton
 
 # The inputs of a search, in the order that a file's function takes them: dtype, axes

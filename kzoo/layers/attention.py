@@ -5,7 +5,7 @@ import itertools
 import keras
 
 from kzoo import ops
-from kzoo.config import check_choice
+from kzoo.arguments import check_choice
 from kzoo.layers.base import NORMS, Configured, Dropout, make_dense, make_norm
 from kzoo.layers.similarity import SIMILARITIES
 

@@ -6,7 +6,8 @@ import contextvars
 import keras
 
 from kzoo import ops
-from kzoo.config import StackConfig, arguments_of
+from kzoo.arguments import arguments_of
+from kzoo.config import StackConfig
 from kzoo.layers.blank import Blank, are_blank
 from kzoo.layers.lora import LoRA
 from kzoo.layers.remat import is_rematerialized, rematerialized

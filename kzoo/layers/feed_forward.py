@@ -3,7 +3,7 @@
 import keras
 
 from kzoo import ops
-from kzoo.config import check_choice
+from kzoo.arguments import check_choice
 from kzoo.layers.base import Configured, Dropout, make_dense
 
 

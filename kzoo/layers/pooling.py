@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import keras
 
 from kzoo import ops
-from kzoo.config import check_choice
+from kzoo.arguments import check_choice
 from kzoo.layers.base import Configured
 
 PoolingKind = Literal["cls", "last", "mean", "max"]

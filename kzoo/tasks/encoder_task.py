@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_choice, check_count
+from kzoo.arguments import check_choice, check_count
 from kzoo.generation import shape_bucket
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import PredictionHead

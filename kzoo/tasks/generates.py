@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.generation import (
     IMPOSSIBLE,
     SEARCH_INPUTS,

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.layers.base import make_initializer
 from kzoo.layers.heads import LanguageModelHead
 from kzoo.tasks.forms import as_list, is_text

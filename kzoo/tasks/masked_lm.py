@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.generation import shape_bucket
 from kzoo.layers.heads import MaskedLanguageModelHead
 from kzoo.tasks.encoder_task import EncoderTask, softmax

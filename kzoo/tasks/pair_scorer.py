@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.tasks.forms import as_list
 from kzoo.tasks.text_classifier import TextRegressor
 from kzoo.training import MaskedBinaryCrossEntropy

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.tasks.encoder_task import PredictionTask
 from kzoo.tasks.forms import is_text
 from kzoo.tasks.windows import windows

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
-from kzoo.config import check_count
+from kzoo.arguments import check_count
 from kzoo.layers.pooling import Pooling, PoolingKind
 from kzoo.tasks.encoder_task import EncoderTask
 from kzoo.tasks.forms import as_list, is_text

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import sentencepiece
 
-from kzoo.config import check_choice
+from kzoo.arguments import check_choice
 from kzoo.tokenizers.base import Tokenizer, check_texts
 from kzoo.tokenizers.conventions import MASK_PIECE, SPECIAL_IDS, SPECIAL_PIECES
 

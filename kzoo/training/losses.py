@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kzoo.config import arguments_of
+from kzoo.arguments import arguments_of
 from kzoo.ops import tensorflow
 from kzoo.ops.nn import unit_length
 

@@ -35,7 +35,7 @@ from typing import Any
 
 import tomli_w
 
-from kzoo.config import is_integer
+from kzoo.arguments import is_integer
 from kzoo.files import write_text
 from kzoo.generation.options import SearchOptions
 from kzoo.zoo.recipe_tables import Card, Data, Evaluation, Model, Tokenizer, Training
