@@ -4,11 +4,12 @@ No Keras and no TensorFlow is imported here: a tokenizer is plain Python and its
 `get_config` is JSON, so that a Keras model can carry it inside `.keras`.
 """
 
-from kzoo.tokenizers.base import Tokenizer, load_tokenizer
+from kzoo.tokenizers.base import Tokenizer
 from kzoo.tokenizers.conventions import Conventions, Template
 from kzoo.tokenizers.fast import FastTokenizer
 from kzoo.tokenizers.hf_saving import save_pretrained_tokenizer
 from kzoo.tokenizers.pretrained import load_pretrained_tokenizer
+from kzoo.tokenizers.saving import load_tokenizer
 from kzoo.tokenizers.sentence_piece import SentencePieceTokenizer
 
 __all__ = [

@@ -1,25 +1,17 @@
-"""What every tokenizer can do, and how one is saved to and read from a folder."""
+"""What every tokenizer can do."""
 
 import abc
 import dataclasses
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
-from kzoo.tokenizers.conventions import (
-    CONFIG_FILE,
-    MASK_ID,
-    SPECIAL_IDS,
-    Conventions,
-)
-
-# Spaces and marks without width, which SentencePiece reads as white space, too.
-_ZERO_WIDTH = "\u200b\u200e\u200f\ufeff"
+from kzoo.tokenizers.conventions import Conventions
+from kzoo.tokenizers.saving import Saves
+from kzoo.tokenizers.texts import check_texts, describe, trimmed
 
 
 def _id(name, meaning):
@@ -27,7 +19,7 @@ def _id(name, meaning):
     return property(lambda self: self._ids[name], doc=meaning)
 
 
-class Tokenizer(abc.ABC):
+class Tokenizer(Saves):
     """Text to token ids and back.
 
     A subclass wraps one library and says which file of a folder holds its model.
@@ -44,19 +36,9 @@ class Tokenizer(abc.ABC):
             pretrained model's authors settled. By default that of kzoo's own models.
     """
 
-    kind: str
-    file_name: str
     _special: set[int]  # ids that write no text; the unknown token's does
-    # What a subclass's constructor takes besides, under the names of its attributes.
-    options: tuple[str, ...] = ()
     # Whether the mask token stands for the space before it, too, as a word's piece may.
     mask_takes_space = False
-    _kinds: dict[str, type["Tokenizer"]] = {}
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "kind" in cls.__dict__:
-            Tokenizer._kinds[cls.kind] = cls
 
     def __init__(
         self,
@@ -297,7 +279,7 @@ class Tokenizer(abc.ABC):
         texts = check_texts(texts, f"{type(self).__name__}.encode_with_offsets")
         ids, offsets = self._encode_with_offsets(texts)
         return ids, [
-            [_trimmed(text, start, end) for start, end in spans]
+            [trimmed(text, start, end) for start, end in spans]
             for text, spans in zip(texts, offsets, strict=True)
         ]
 
@@ -436,69 +418,6 @@ class Tokenizer(abc.ABC):
         byte = re.fullmatch(r"<0x([89A-F][0-9A-F])>", piece)  # part of a character
         return bytes.fromhex(byte[1]) if byte and text != piece else text.encode()
 
-    def get_config(self) -> dict:
-        """A JSON-serialisable dict from which `from_config` builds an equal one."""
-        return {"kind": self.kind, "model": self._model_text(), **self._described()}
-
-    def _described(self):
-        """What `get_config` and `save` hold besides the kind and the model."""
-        found = dict(self._ids)
-        for name in self.options:
-            if getattr(self, name):
-                found[name] = getattr(self, name)
-        conventions = self.conventions.get_config()
-        return {**found, "conventions": conventions} if conventions else found
-
-    @classmethod
-    def from_config(cls, config) -> "Tokenizer":
-        """Builds the tokenizer from `get_config`'s result.
-
-        Raises:
-            ValueError: an unknown kind, a key missing or not known, or a model that
-                the library cannot read.
-        """
-        config = dict(config)
-        expected = {"kind", "model", *SPECIAL_IDS}
-        if not expected <= set(config):
-            raise ValueError(
-                f"A tokenizer config has the keys {sorted(expected)}. "
-                f"Received: {sorted(config)}."
-            )
-        kind = _class_of(config.pop("kind"))
-        kind._check_keys(set(config) - expected)
-        if not issubclass(kind, cls):
-            raise ValueError(
-                f"The config is of a {kind.__name__}, not of a {cls.__name__}; use "
-                f"{kind.__name__}.from_config."
-            )
-        return kind(kind._model_from_text(config.pop("model")), **config)
-
-    @classmethod
-    def _check_keys(cls, names):
-        unknown = names - {*MASK_ID, *cls.options, "conventions"}
-        if unknown:
-            raise ValueError(
-                f"A {cls.__name__}'s config has no such keys. "
-                f"Received: {sorted(unknown)}."
-            )
-
-    def save(self, folder):
-        """Writes the library's model file and `tokenizer_config.json`.
-
-        Args:
-            folder: made when missing; `load_tokenizer` reads it.
-        """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / self.file_name).write_bytes(self._model_bytes())
-        config = {"kind": self.kind, **self._described()}
-        (folder / CONFIG_FILE).write_text(
-            json.dumps(config, indent=2) + "\n", encoding="utf-8"
-        )
-
-    def __reduce__(self):
-        return Tokenizer.from_config, (self.get_config(),)
-
     def __repr__(self):
         return f"<{type(self).__name__} vocabulary_size={self.vocabulary_size}>"
 
@@ -526,35 +445,17 @@ class Tokenizer(abc.ABC):
     def _piece(self, token_id):
         """The piece of one id."""
 
-    @abc.abstractmethod
-    def _model_bytes(self):
-        """The model file's content."""
-
-    @abc.abstractmethod
-    def _model_text(self):
-        """The model as a string for JSON."""
-
-    @classmethod
-    @abc.abstractmethod
-    def _model_from_text(cls, text):
-        """The constructor's first argument from `_model_text`'s result."""
-
-    @classmethod
-    @abc.abstractmethod
-    def _model_from_bytes(cls, content):
-        """The constructor's first argument from the model file's content."""
-
     def _rows(self, sequences):
         if isinstance(sequences, (str, bytes)) or not hasattr(sequences, "__len__"):
             raise TypeError(
                 "decode expects a sequence of id sequences. "
-                f"Received: {_describe(sequences)}."
+                f"Received: {describe(sequences)}."
             )
         flat = [row for row in sequences if np.ndim(row) == 0]
         if flat:
             raise TypeError(
                 "decode expects a sequence of id sequences, such as [[5, 6, 2]]; "
-                f"wrap a single one in a list. Received: {_describe(flat[0])} in it."
+                f"wrap a single one in a list. Received: {describe(flat[0])} in it."
             )
         return [self._check_ids(row) for row in sequences]
 
@@ -588,100 +489,3 @@ class Tokenizer(abc.ABC):
         if self.end_token_id in ids:
             ids = ids[: ids.index(self.end_token_id)]
         return [token_id for token_id in ids if token_id not in self._special]
-
-
-def load_tokenizer(folder) -> Tokenizer:
-    """Reads a tokenizer that `Tokenizer.save` wrote.
-
-    Raises:
-        FileNotFoundError: the folder or a file in it is missing; it is named.
-        ValueError: a file cannot be read as what it should be; it is named.
-    """
-    path = Path(folder) / CONFIG_FILE
-    try:
-        config = json.loads(_read(path).decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    expected = {"kind", *SPECIAL_IDS}
-    if not isinstance(config, dict) or not expected <= set(config):
-        raise ValueError(
-            f"{path} must hold the keys {sorted(expected)}, as Tokenizer.save writes "
-            "them. A Hugging Face folder is read by load_pretrained_tokenizer."
-        )
-    try:
-        kind = _class_of(config.pop("kind"))
-        kind._check_keys(set(config) - expected)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    model_path = Path(folder) / kind.file_name
-    content = _read(model_path)
-    try:
-        return kind(kind._model_from_bytes(content), **config)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{model_path} with {path}: {error}") from error
-
-
-def check_texts(texts, caller) -> list[str]:
-    """The texts as a list of `str` that all have a UTF-8 form.
-
-    Raises:
-        TypeError: not a sequence of `str`.
-        ValueError: a lone surrogate; the text's index is named.
-    """
-    if isinstance(texts, (str, bytes)) or not hasattr(texts, "__iter__"):
-        raise TypeError(
-            f"{caller} expects a list of strings; wrap a single one in a list. "
-            f"Received: {_describe(texts)}."
-        )
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(
-                f"{caller} expects a list of strings. "
-                f"Received: {_describe(text)} at index {index}."
-            )
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{caller}: the text at index {index} has no UTF-8 form (a lone "
-                f"surrogate at character {error.start}). Decode the source with "
-                "errors='replace'."
-            ) from error
-    return texts
-
-
-def _trimmed(text, start, end):
-    """The part of `text[start:end]` without white space at its ends."""
-    while start < end and _is_space(text[start]):
-        start += 1
-    while start < end and _is_space(text[end - 1]):
-        end -= 1
-    return start, end
-
-
-def _is_space(character):
-    return character.isspace() or character in _ZERO_WIDTH
-
-
-def _class_of(kind):
-    if kind not in Tokenizer._kinds:
-        raise ValueError(
-            f"Unknown kind of tokenizer {kind!r}. Known: {sorted(Tokenizer._kinds)}."
-        )
-    return Tokenizer._kinds[kind]
-
-
-def _describe(value):
-    shown = repr(value)
-    shown = shown if len(shown) <= 40 else shown[:37] + "..."
-    return f"{shown} of type {type(value).__name__}"
-
-
-def _read(path):
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path} does not exist. Expected a folder that Tokenizer.save wrote."
-        ) from None

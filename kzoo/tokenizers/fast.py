@@ -16,13 +16,14 @@ from tokenizers import (
     trainers,
 )
 
-from kzoo.tokenizers.base import Tokenizer, check_texts
+from kzoo.tokenizers.base import Tokenizer
 from kzoo.tokenizers.conventions import (
     MASK_ID,
     MASK_PIECE,
     SPECIAL_IDS,
     SPECIAL_PIECES,
 )
+from kzoo.tokenizers.texts import check_texts
 
 Algorithm = Literal["bpe", "wordpiece", "character"]
 

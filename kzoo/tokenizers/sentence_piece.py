@@ -11,8 +11,9 @@ from typing import Literal, get_args
 import sentencepiece
 
 from kzoo.arguments import check_choice
-from kzoo.tokenizers.base import Tokenizer, check_texts
+from kzoo.tokenizers.base import Tokenizer
 from kzoo.tokenizers.conventions import MASK_PIECE, SPECIAL_IDS, SPECIAL_PIECES
+from kzoo.tokenizers.texts import check_texts
 
 Algorithm = Literal["unigram", "bpe"]
 Normalization = Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"]

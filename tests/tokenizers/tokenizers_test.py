@@ -193,6 +193,8 @@ def test_from_config_refuses_what_it_does_not_know(tokenizer):
     config = tokenizer.get_config()
     with pytest.raises(ValueError, match="Unknown kind of tokenizer 'word'"):
         Tokenizer.from_config({**config, "kind": "word"})
+    with pytest.raises(ValueError, match=r"Unknown kind of tokenizer \['word'\]"):
+        Tokenizer.from_config({**config, "kind": ["word"]})
     with pytest.raises(ValueError, match="'lowercase'"):
         Tokenizer.from_config({**config, "lowercase": True})
     with pytest.raises(ValueError, match=r"pad_token_id must be in \[0, "):
