@@ -3,16 +3,16 @@
 import dataclasses
 import functools
 import itertools
-import json
-import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from kzoo.arguments import is_integer
 from kzoo.generation.automaton import TokenAutomaton
+from kzoo.generation.defaults import SAMPLING, as_json, over
+from kzoo.generation.ids import Ids, as_ids, listed
 
 # The inputs of a search, in the order that a file's function takes them: dtype, axes
 # (that of "vocabulary" is V), and a scalar's default; an empty tensor stands for off.
@@ -61,16 +61,6 @@ RANGES = {
 }
 # Those that a compiled search has as Python values.
 _STATIC = ("beams", "num_return_sequences", "early_stopping")
-_SAMPLING = ("top_k", "top_p", "min_p")
-# Defaults that do not hold where a caller gives one of the names, and with which value.
-_GIVES_WAY = (
-    ("beams", lambda value: value > 1, ("temperature", *_SAMPLING)),
-    ("beams", lambda value: True, ("num_return_sequences",)),
-    ("temperature", lambda value: not value, _SAMPLING),
-    ("temperature", lambda value: value, ("beams", "num_return_sequences")),
-    ("max_new_tokens", lambda value: True, ("max_length",)),
-    ("max_length", lambda value: True, ("max_new_tokens",)),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +154,7 @@ class SearchOptions:
             )
         object.__setattr__(self, "processors", tuple(self.processors))
         stops = [self.stop] if isinstance(self.stop, str) else self.stop
-        stops = tuple(_listed("stop", "a string or several", stops))
+        stops = tuple(listed("stop", "a string or several", stops))
         object.__setattr__(self, "stop", stops)
         for stop in stops:
             if not isinstance(stop, str) or not stop or _is_broken(stop):
@@ -215,7 +205,7 @@ class SearchOptions:
                 "Tokens are drawn with one beam: set temperature=0 or beams=1. "
                 f"Received: temperature={self.temperature}, beams={self.beams}."
             )
-        drawn = {name: getattr(self, name) for name in self._changed(_SAMPLING)}
+        drawn = {name: getattr(self, name) for name in self._changed(SAMPLING)}
         if drawn and not self.temperature:
             raise ValueError(
                 f"{', '.join(drawn)} tell what tokens are drawn from: set temperature, "
@@ -234,7 +224,7 @@ class SearchOptions:
         """The options with more ids that end a result; see `stop_tokens`."""
         if not len(ids):
             return self
-        stops = [*_stops(self.stop_tokens), *ids]
+        stops = [*as_ids(self.stop_tokens), *ids]
         return dataclasses.replace(self, stop_tokens=(*dict.fromkeys(stops),))
 
     @property
@@ -270,7 +260,7 @@ class SearchOptions:
             return dataclasses.replace(self, forced_tokens=tokens)
         rows = [[]]
         if self.forced_prefix is not None:
-            known = _Ids(tokenizer, tokenizer.vocabulary_size)
+            known = Ids(tokenizer, tokenizer.vocabulary_size)
             rows = known.rows("forced_prefix", self.forced_prefix) or [[]]
         count = len(prefix)
         rows = [
@@ -299,23 +289,7 @@ class SearchOptions:
             defaults: dict of options, such as `task.search_defaults`.
             given: dict of options.
         """
-        kept = {name: value for name, value in defaults.items() if name not in given}
-        for name, holds, others in _GIVES_WAY:
-            value = given.get(name)
-            if isinstance(value, numbers.Real) and holds(value):
-                kept = {n: value for n, value in kept.items() if n not in others}
-        limit = given.get("max_new_tokens")
-        if is_integer(limit) and "min_new_tokens" in kept:
-            kept["min_new_tokens"] = min(kept["min_new_tokens"], max(limit, 0))
-        kept = _without_contradiction(kept, given)
-        least = given.get("min_new_tokens")
-        if is_integer(least) and (kept.get("max_new_tokens") or math.inf) < least:
-            del kept["max_new_tokens"]
-        if "stop_tokens" in defaults and given.get("stop_tokens") is not None:
-            both = defaults["stop_tokens"], given["stop_tokens"]
-            kept["stop_tokens"] = [each for stops in both for each in _stops(stops)]
-            given = {n: value for n, value in given.items() if n != "stop_tokens"}
-        return cls(**{**kept, **given})
+        return cls(**over(defaults, given))
 
     def static(self):
         """What a search is compiled for, hashable: a tuple of (name, value)."""
@@ -334,15 +308,15 @@ class SearchOptions:
             dict of some of `SEARCH_INPUTS`.
         """
         size = config.decoder.vocabulary_size
-        known = _Ids(tokenizer, size)
+        known = Ids(tokenizer, size)
         found = {
             "max_new_tokens": self.max_new_tokens,
             "length_penalty": self.length_penalty,
         }
         if self.temperature:
             found |= {"temperature": self.temperature, "seed": self.seed}
-            if self._changed(_SAMPLING):
-                found |= {name: getattr(self, name) for name in _SAMPLING}
+            if self._changed(SAMPLING):
+                found |= {name: getattr(self, name) for name in SAMPLING}
         for name in ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"):
             if self._changed([name]):
                 found[name] = getattr(self, name)
@@ -461,43 +435,12 @@ def as_defaults(options):
             f"search_defaults must be options of a search, of numbers and strings: "
             f"{sorted(known - {'processors'})}. Received: {wrong}."
         )
-    options = {name: _as_json(name, value) for name, value in options.items()}
+    options = {name: as_json(name, value) for name, value in options.items()}
     if isinstance(options.get("forced_tokens"), dict):  # JSON has strings for keys
         forced = {int(place): id for place, id in options["forced_tokens"].items()}
         options["forced_tokens"] = forced
     SearchOptions(**options)
     return MappingProxyType(options)
-
-
-def _as_json(name, value):
-    """An option in JSON's types, but with the keys that it has."""
-    try:
-        plain = _plain(value)
-        json.dumps(plain, allow_nan=False)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"search_defaults are saved as JSON, so {name} must be of finite numbers, "
-            f"strings and lists of them. Received: {value!r}. Give it to generate() "
-            "instead, or as a list."
-        ) from None
-    return plain
-
-
-def _plain(value):
-    """Arrays, sets and numpy's numbers in lists and dicts as lists and numbers."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(
-            map(_plain, value), key=lambda each: (isinstance(each, str), each)
-        )
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, (list, tuple, range)):
-        return [_plain(each) for each in value]
-    return value
 
 
 def _unwritten(tokenizer, automaton, forced):
@@ -519,111 +462,12 @@ def _written_automaton(*arguments):
     return TokenAutomaton.for_tokenizer(*arguments)
 
 
-class _Ids:
-    """Token ids from what a user wrote: ids, or strings where there is a tokenizer."""
-
-    def __init__(self, tokenizer, size):
-        self.tokenizer, self.size = tokenizer, size
-
-    def of(self, name, tokens):
-        """Ids of ids or of strings of one token."""
-        if isinstance(tokens, (str, numbers.Integral)):
-            tokens = [tokens]
-        tokens = _listed(name, "ids, or strings of one token", tokens)
-        return [self._one(name, token) for token in tokens]
-
-    def _one(self, name, token):
-        if isinstance(token, str):
-            ids = self._encoded(name, token)
-            if len(ids) != 1:
-                raise ValueError(
-                    f"{name} must be strings of one token. Received: {token!r}, which "
-                    f"is {len(ids)} tokens, {ids}."
-                )
-            return ids[0]
-        if not is_integer(token) or not 0 <= token < self.size:
-            raise ValueError(
-                f"{name} must be token ids in [0, {self.size}). Received: {token!r}."
-            )
-        return int(token)
-
-    def rows(self, name, prefix):
-        """Lists of ids from a string, ids, or a list of either."""
-        if isinstance(prefix, (str, numbers.Integral)):
-            prefix = [prefix]
-        prefix = _listed(name, "a string, ids, or one of these a prompt", prefix)
-        if prefix and is_integer(prefix[0]):
-            prefix = [prefix]
-        return [
-            self._encoded(name, row) if isinstance(row, str) else self.of(name, row)
-            for row in prefix
-        ]
-
-    def _encoded(self, name, text):
-        if self.tokenizer is None:
-            raise ValueError(
-                f"{name} is given as text, and the model has no tokenizer: give ids. "
-                f"Received: {text!r}."
-            )
-        return self.tokenizer.encode_targets([text])[0]
-
-
 def _check_room(length, limit):
     """Raises `ValueError` where more tokens are forced than a result may have."""
     if length > limit:
         raise ValueError(
             f"max_new_tokens={limit} is less than the {length} tokens that are forced."
         )
-
-
-def _without_contradiction(kept, given):
-    """Defaults without what is forced, banned or stops otherwise than a caller says."""
-    forced, prefix = given.get("forced_tokens"), given.get("forced_prefix")
-    forced = forced if isinstance(forced, Mapping) else {}
-    if set(forced) - {-1}:
-        kept.pop("forced_prefix", None)
-    if kept.get("forced_tokens"):
-        limit, banned = given.get("max_new_tokens"), _ids_in(given.get("banned_tokens"))
-        places = 0 if prefix is not None else limit if is_integer(limit) else math.inf
-        kept["forced_tokens"] = {
-            place: token
-            for place, token in kept["forced_tokens"].items()
-            if place < places and token not in banned
-        }
-    if kept.get("banned_tokens") is not None:
-        chosen = _ids_in(forced.values()) | _ids_in(prefix)
-        kept["banned_tokens"] = [
-            token
-            for token in _stops(kept["banned_tokens"], "banned_tokens")
-            if token not in chosen
-        ]
-    if isinstance(given.get("constraint"), TokenAutomaton):
-        kept.pop("stop", None)
-    return kept
-
-
-def _ids_in(values):
-    """The ids in what a caller gave, which may be rows of ids, texts, or wrong."""
-    once = isinstance(values, Iterator)  # which is read later
-    if once or isinstance(values, (str, bytes)) or not np.iterable(values):
-        return {int(values)} if is_integer(values) else set()
-    return set().union(*map(_ids_in, values))
-
-
-def _stops(stops, name="stop_tokens"):
-    """Ids as a list: one may be given alone."""
-    single = isinstance(stops, (str, numbers.Integral))
-    return [stops] if single else _listed(name, "ids", stops)
-
-
-def _listed(name, kind, values):
-    """What was given as several, as a list."""
-    try:
-        if isinstance(values, (bytes, Mapping)):
-            raise TypeError
-        return list(values)
-    except TypeError:
-        raise ValueError(f"{name} must be {kind}. Received: {values!r}.") from None
 
 
 def _is_broken(text):
