@@ -8,13 +8,8 @@ import keras
 from keras import ops
 from keras.src.backend import get_keras_mask  # which has no public name
 
-from kzoo.training.losses import (
-    KeepsArguments,
-    rank_of,
-    target_ids,
-    token_cross_entropy,
-    token_weights,
-)
+from kzoo.training.losses import KeepsArguments, token_cross_entropy
+from kzoo.training.targets import rank_of, target_ids, token_weights
 
 
 class TokenMean(KeepsArguments, keras.metrics.Mean):
