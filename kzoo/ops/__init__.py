@@ -13,8 +13,6 @@ from kzoo.ops.array import (
     all,
     any,
     arange,
-    argmax,
-    argsort,
     as_bool,
     broadcast_to,
     cast,
@@ -45,7 +43,6 @@ from kzoo.ops.array import (
     take,
     take_along_axis,
     tanh,
-    top_k,
     transpose,
     where,
 )
@@ -91,6 +88,7 @@ from kzoo.ops.nn import (
     unit_length,
 )
 from kzoo.ops.onnx_graph import file_option, saves_memory
+from kzoo.ops.ordering import argmax, argsort, top_k
 
 __all__ = [
     "ACTIVATIONS",

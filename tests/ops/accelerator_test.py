@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kzoo import ops
-from kzoo.ops import accelerator, array
+from kzoo.ops import accelerator, ordering
 
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(5, 37)).astype("float32")
@@ -42,8 +42,8 @@ def test_argmax_finds_the_largest_whose_maximum_is_rounded_otherwise(
     def rounded(x, **options):
         return largest(x, **options) * (1 + 1e-6 if up else 1)
 
-    monkeypatch.setattr(array, "xla_is_on_cpu", lambda: is_cpu)
-    monkeypatch.setattr(array.keras.ops, "max", rounded)
+    monkeypatch.setattr(ordering, "xla_is_on_cpu", lambda: is_cpu)
+    monkeypatch.setattr(ordering.keras.ops, "max", rounded)
     found = keras.ops.convert_to_numpy(compiled(ops.argmax)(np.abs(X)))
     assert found.dtype == "int32"
     np.testing.assert_array_equal(found, np.argmax(np.abs(X), axis=-1))

@@ -236,3 +236,7 @@ def test_any_and_all_are_those_of_numpy_also_of_nothing(count, opset, tmp_path):
     x = inputs["bool_left"][None]
     for (name, axis), value in found.items():
         np.testing.assert_array_equal(value, getattr(np, name)(x, axis=axis))
+
+
+def test_the_extremum_of_two_ints_is_an_int():
+    assert (ops.minimum(3, 5), ops.maximum(3, 5), ops.maximum(5, 3)) == (3, 5, 5)
