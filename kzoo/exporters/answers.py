@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib
+import threading
+import weakref
 from pathlib import Path
 
 import keras
@@ -11,13 +13,18 @@ from kzoo.exporters import onnx, saved_model
 from kzoo.exporters.errors import ExportError
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.generation.streaming import before_stop
+from kzoo.models.replacing import replaced
 
+_lock = threading.Lock()
+_eager = weakref.WeakKeyDictionary()  # tasks to what they were, and for how many
 _FORCED = "forced_token_ids"  # the option that may have a row for each prompt
 
 
 @contextlib.contextmanager
 def answers_from(task, sessions):
     """While the block runs, the task's outputs and tokens are an artifact's.
+
+    In this thread alone; others are answered by the task, more slowly than before.
 
     `predict`, `generate`, `score` and what else a task offers then work on strings as
     they always do. The functions run without a graph, one batch at a time; `fit` does
@@ -41,7 +48,7 @@ def answers_from(task, sessions):
         >>> with answers_from(classifier, sessions):
         ...     classifier.score(texts, labels)
     """
-    functions = {function.name: function for function in task.export_functions()}
+    known = {function.name: function for function in task.export_functions()}
 
     def run(name, inputs):
         if name not in sessions:
@@ -49,14 +56,14 @@ def answers_from(task, sessions):
                 f"{task.name} is asked for {name!r}, which the artifact lacks. It has "
                 f"{sorted(sessions)}; export it, too."
             )
-        known = {argument.name for argument in functions[name].arguments}
-        if not set(inputs) <= known:
+        taken = {argument.name for argument in known[name].arguments}
+        if not set(inputs) <= taken:
             raise ExportError(
-                f"{name!r} of the artifact takes {sorted(known)}. "
+                f"{name!r} of the artifact takes {sorted(taken)}. "
                 f"Received: {sorted(inputs)}."
             )
         arrays = {k: keras.ops.convert_to_numpy(v) for k, v in inputs.items()}
-        outputs = onnx.runner(functions[name], sessions[name])(arrays)
+        outputs = onnx.runner(known[name], sessions[name])(arrays)
         return {k: keras.ops.convert_to_tensor(v) for k, v in outputs.items()}
 
     def call(inputs, training=None):
@@ -91,21 +98,36 @@ def answers_from(task, sessions):
     def compiled_function(key, function, signature):
         return _Eager(task, function, signature)
 
-    replaced = dict(call=call, compiled_function=compiled_function)
+    functions = dict(call=call, compiled_function=compiled_function)
     if hasattr(task, "generate"):  # the `search` of others is no function of tensors
-        replaced["search"] = search
+        functions["search"] = search
     if any(map(onnx.takes_text, sessions.values())):
-        replaced |= _of_text(task, sessions)
-    run_eagerly = task.run_eagerly
-    for name, function in replaced.items():
-        object.__setattr__(task, name, function)  # Keras need not know
-    task.run_eagerly, task.predict_function = True, None
-    try:
+        functions |= _of_text(task, sessions)
+    with contextlib.ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(replaced(task, name, lambda _, own=function: own))
+        stack.enter_context(_eager_predictions(task))
         yield task
+
+
+@contextlib.contextmanager
+def _eager_predictions(task):
+    """Inside, Keras predicts without a graph; in other threads, too."""
+    with _lock:
+        before, inside = _eager.get(task, (task.run_eagerly, 0))
+        _eager[task] = before, inside + 1
+        task.run_eagerly = True
+        task.make_predict_function(force=True)  # others may be about to call it
+    try:
+        yield
     finally:
-        for name in replaced:
-            object.__delattr__(task, name)
-        task.run_eagerly, task.predict_function = run_eagerly, None
+        with _lock:
+            before, inside = _eager.pop(task)
+            if inside > 1:
+                _eager[task] = before, inside - 1
+            else:
+                task.run_eagerly = before
+                task.make_predict_function(force=True)
 
 
 def _of_text(task, sessions):

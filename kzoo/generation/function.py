@@ -6,6 +6,7 @@ import keras
 
 from kzoo import ops
 from kzoo.layers.lora import merged_matrices
+from kzoo.models.jax_state import turns_of
 
 
 class CompiledFunction:
@@ -83,7 +84,8 @@ class CompiledFunction:
         compiled = jax.jit(pure)
 
         def run(*tensors):
-            return compiled([v.value for v in variables()], *tensors)
+            with turns_of(self.model).of_readers():
+                return compiled([v.value for v in variables()], *tensors)
 
         return run
 

@@ -104,12 +104,11 @@ class LoRA:
         if not self.lora_enabled or self.quantization_mode:
             super().save_own_variables(store)
             return
-        self.lora_enabled = False
-        try:
-            super().save_own_variables(store)
-        finally:
-            self.lora_enabled = True
-        _, store["lora_a"], store["lora_b"] = self.lora_variables()
+        own = {}
+        super().save_own_variables(own)  # the sum, in the matrix's place
+        own["0"], own["lora_a"], own["lora_b"] = self.lora_variables()
+        for name, value in own.items():
+            store[name] = value
         store["lora_alpha"] = np.array(self.lora_alpha, "float32")
 
     def load_own_variables(self, store):

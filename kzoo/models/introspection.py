@@ -8,6 +8,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.layers.attention import Attention
+from kzoo.models.replacing import replaced
 from kzoo.models.stack import Stack
 
 
@@ -15,9 +16,9 @@ class AttentionRecorder:
     """Records the attention weights of a model while it is called.
 
     Inside the `with` block every `kzoo.layers.Attention` of the model gives its weights
-    to the recorder, too; afterwards, also after an error, the model is as before.
-    Weights are those of inference: dropout on them comes later. Where a layer is called
-    several times, its last call counts.
+    to the recorder, too, in the thread that opened it; afterwards, also after an error,
+    the model is as before. Weights are those of inference: dropout on them comes later.
+    Where a layer is called several times, its last call counts.
 
     Args:
         model: a model or layer with `Attention` layers inside; a class of your own that
@@ -55,7 +56,9 @@ class AttentionRecorder:
             )
         self._recorded = {}
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(_wrapped_calls(layers, self._recording))
+        for layer in layers:
+            recording = functools.partial(self._recording, layer)
+            self._stack.enter_context(replaced(layer, "call", recording))
         return self
 
     def __exit__(self, *_):
@@ -173,7 +176,7 @@ def token_saliency(
         """The output; with `vectors` in the place of the embedding's own."""
         calls = 0
 
-        def wrapper(_, call):
+        def counted(call):
             @functools.wraps(call)
             def wrapped(*args, **kwargs):
                 nonlocal calls
@@ -186,7 +189,7 @@ def token_saliency(
 
             return wrapped
 
-        with _wrapped_calls([embedding], wrapper):
+        with replaced(embedding, "call", counted):
             return model(inputs, **call_arguments)
 
     outputs = forward()
@@ -316,24 +319,6 @@ def _gradient(score, vectors):
 
 def _layers(model, kind):
     return [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
-
-
-@contextlib.contextmanager
-def _wrapped_calls(layers, wrapper):
-    """`wrapper(layer, call)` in the place of each layer's `call`, for the block.
-
-    It goes into the instance's `__dict__`, past Keras's tracking of attributes.
-    """
-    before = [(layer, layer.__dict__.get("call")) for layer in layers]
-    try:
-        for layer in layers:
-            layer.__dict__["call"] = wrapper(layer, layer.call)
-        yield
-    finally:
-        for layer, call in before:
-            layer.__dict__.pop("call", None)
-            if call is not None:
-                layer.__dict__["call"] = call
 
 
 def _has_values(tensor):

@@ -1,7 +1,8 @@
-"""On JAX: an error leaves a model the weights that it had; no step is an old one."""
+"""On JAX: errors and threads leave a model its weights; no step is an old one."""
 
 import contextlib
 import functools
+import threading
 
 import keras
 
@@ -31,17 +32,96 @@ def _apart(state, kept):
     return keras.tree.map_structure(own, state)
 
 
+class Turns:
+    """Whose turn it is: of one thread whose trainer has a model's weights, or of all.
+
+    A trainer takes the values out of the variables, and the first step uses them up. In
+    two threads at once they would be lost for good.
+    """
+
+    def __init__(self, name):
+        self._name, self._changed = name, threading.Condition()
+        self._readers, self._owner, self._fits = 0, None, False
+
+    def wait(self):
+        """Waits until the variables have their values.
+
+        Raises:
+            RuntimeError: another thread trains the model.
+        """
+        with self._changed:
+            self._wait(lambda: self._owner in (None, threading.get_ident()))
+
+    @contextlib.contextmanager
+    def of_readers(self):
+        """Inside, the variables have their values; see `wait`."""
+        with self._changed:
+            self.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def of_trainer(self, fits=False):
+        """Inside, no other thread has or reads the values; `fits` says that it is long.
+
+        Raises:
+            RuntimeError: another thread trains the model.
+        """
+        if self._owner == threading.get_ident():  # a callback, or validation
+            yield
+            return
+        with self._changed:
+            self._wait(lambda: self._owner is None and not self._readers)
+            self._owner, self._fits = threading.get_ident(), fits
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._owner, self._fits = None, False
+                self._changed.notify_all()
+
+    def _wait(self, is_free):
+        while not is_free():
+            if self._fits:
+                raise RuntimeError(
+                    f"{self._name} is trained in another thread, and on JAX Keras has "
+                    "its weights until fit ends. Ask it in a callback of that fit, or "
+                    "ask a copy of it that was saved before."
+                )
+            self._changed.wait()
+
+
+def turns_of(model):
+    """The `Turns` of a model."""
+    return vars(model).setdefault("_turns", Turns(model.name))
+
+
 def _leaving_weights(method):
     """A method of Keras's trainer after which the variables have what there is."""
 
     @functools.wraps(method)
     def run(self, *args, **kwargs):
-        self.jax_state_sync()  # of a `fit` that calls it by way of a callback
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            self.jax_state_sync()
-            self._jax_state = None  # older than what is assigned from now on
+        with turns_of(self).of_trainer():
+            self.jax_state_sync()  # of a `fit` that calls it by way of a callback
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                self.jax_state_sync()
+                self._jax_state = None  # older than what is assigned from now on
+
+    return run
+
+
+def _alone(fit):
+    @functools.wraps(fit)
+    def run(self, *args, **kwargs):
+        with turns_of(self).of_trainer(fits=True):
+            return fit(self, *args, **kwargs)
 
     return run
 
@@ -71,10 +151,12 @@ class KeepsState:
     ended, the model had no weights any more. Here it knows them from the beginning, and
     after each step: what a compiled step is given is gone when it ends.
 
+    One thread does so at a time, see `Turns`; others wait, or are told that it trains.
     And a model that is compiled again computes what it was compiled for, see `_anew`;
     one whose weights are averages trains on, see `_apart`.
     """
 
+    fit = _alone(keras.Model.fit)
     evaluate = _leaving_weights(keras.Model.evaluate)
     predict = _leaving_weights(keras.Model.predict)
     train_on_batch = _leaving_weights(keras.Model.train_on_batch)

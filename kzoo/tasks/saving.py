@@ -11,6 +11,7 @@ from kzoo.checkpoints.files import SAFETENSORS, open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.layers.lora import lora_merged, merged_variables
+from kzoo.models.jax_state import turns_of
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.tokenizers.conventions import CONFIG_FILE as TOKENIZER_FILE
@@ -25,6 +26,7 @@ class Saves(keras.Model):
 
     def named_variables(self):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
+        turns_of(self).wait()  # until they have values
         seeds, named = {id(v) for v in _seed_states(self)}, {}
         for variable in self.weights:
             if id(variable) in seeds:

@@ -1,6 +1,7 @@
 """What all tasks share: stacks and a head, sizes, compiled functions, export."""
 
 import inspect
+import threading
 import types
 import warnings
 
@@ -17,6 +18,7 @@ from kzoo.tasks.compiling import Compiles
 from kzoo.tasks.fine_tuning import FineTunes
 from kzoo.tasks.saving import Saves
 
+_lock = threading.Lock()
 _KEPT = 32  # compiled functions of a model; those used last
 
 
@@ -125,17 +127,18 @@ class Task(Compiles, FineTunes, Saves, Model):
         # A graph reads the variables of when it was traced, and LoRA adds some; of the
         # adapters' alpha it holds the number.
         read = (*map(id, self.variables), *map(alpha_of, self._flatten_layers()))
-        kept = getattr(self, "_compiled_functions", None)
-        if kept is None or kept.read != read:
-            # Where Keras does not look into.
-            kept = types.SimpleNamespace(read=read, functions={})
-            self._compiled_functions = kept
-        made = kept.functions.pop(key, None)
-        if made is None:
-            made = CompiledFunction(self, function, signature)
-        kept.functions[key] = made  # the last one is the one used last
-        while len(kept.functions) > _KEPT:
-            del kept.functions[next(iter(kept.functions))]
+        with _lock:
+            kept = getattr(self, "_compiled_functions", None)
+            if kept is None or kept.read != read:
+                # Where Keras does not look into.
+                kept = types.SimpleNamespace(read=read, functions={})
+                self._compiled_functions = kept
+            made = kept.functions.pop(key, None)
+            if made is None:
+                made = CompiledFunction(self, function, signature)
+            kept.functions[key] = made  # the last one is the one used last
+            while len(kept.functions) > _KEPT:
+                del kept.functions[next(iter(kept.functions))]
         return made
 
     def _check_keys(self, inputs, required, optional):

@@ -1,6 +1,7 @@
 """Quantised artifacts: the bytes, their size, what they compute, what is refused."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -251,8 +252,12 @@ def test_a_task_answers_from_an_artifact(sessions):
         np.testing.assert_allclose(model.energy(texts, texts), energy, atol=1e-3)
     assert not {"call", "search", "compiled_function"} & set(vars(model))
     perturb(model.named_variables().values(), seed=5)
+    own = model.energy(texts, texts)
     with answers_from(model, sessions):  # the artifact's weights, not the model's
         np.testing.assert_allclose(model.energy(texts, texts), energy, atol=1e-3)
+        with ThreadPoolExecutor(1) as pool:  # another thread asks the model
+            there = pool.submit(model.energy, texts, texts).result()
+        np.testing.assert_allclose(there, own, atol=1e-5)
     assert np.abs(model.energy(texts, texts) - energy).max() > 0.1
     with answers_from(model, {"forward": sessions["forward"]}):
         with pytest.raises(ExportError, match="asked for 'generate'"):

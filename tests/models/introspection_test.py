@@ -1,5 +1,7 @@
 """The recorder gives a model's weights, and saliency its gradients, unchanged."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
@@ -191,6 +193,28 @@ def test_recorders_nest(model):
         np.testing.assert_array_equal(weights, outer.weights[f"decoder/{path}"])
     assert len(inner.weights) == 4 and len(outer.weights) == 6
     assert not any("call" in layer.__dict__ for layer in attentions(model))
+
+
+def test_calls_of_another_thread_are_not_recorded(model):
+    with ThreadPoolExecutor(1) as pool, kzoo.AttentionRecorder(model) as recorder:
+        states(model)
+        kept = recorder.weights
+        pool.submit(model.encoder, SOURCE[:1]).result()
+        for path, weights in recorder.weights.items():
+            np.testing.assert_array_equal(weights, kept[path])
+
+
+def test_calls_of_another_thread_are_not_explained(model):
+    expected = to_numpy(states(model))
+    with ThreadPoolExecutor(1) as pool:
+
+        def target(output):
+            there = pool.submit(states, model).result()
+            np.testing.assert_array_equal(to_numpy(there), expected)
+            return keras.ops.sum(output, axis=(1, 2))
+
+        options = dict(decoder_token_ids=WRITTEN, encoder_padding_mask=SOURCE_MASK)
+        kzoo.token_saliency(model, SOURCE, target, **options)
 
 
 def test_a_recorder_starts_anew_but_not_twice_at_once(model):

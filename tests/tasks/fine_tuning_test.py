@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import kzoo
 from kzoo.tasks import load_model, load_task
 from kzoo.training import Adam, ResumableCheckpoint
+from tests.harness import perturb, to_numpy
 from tests.words import EAGER, TOKENIZER, WORDS, causal
 
 LABELS = ["short", "long"]
@@ -274,6 +275,26 @@ def test_an_alpha_of_numpy_is_saved(tmp_path):
     other = classifier()
     other.load_lora(tmp_path / "adapters.safetensors")
     assert other.encoder.blocks[0].self_attention.query.lora_alpha == 6
+
+
+def test_a_layer_is_as_it_was_while_it_is_saved():
+    task = classifier()
+    task.enable_lora(2, "*query")
+    perturb(task.named_variables().values())
+    layer = task.encoder.blocks[0].self_attention.query
+    x = np.ones((1, layer.kernel.shape[0]), "float32")
+    expected = to_numpy(layer(x))
+
+    class Store(dict):
+        def __setitem__(self, name, value):
+            super().__setitem__(name, to_numpy(value))
+            np.testing.assert_array_equal(to_numpy(layer(x)), expected)
+
+    store = Store()
+    layer.save_own_variables(store)
+    matrix, a, b = map(to_numpy, layer.lora_variables())
+    for name, value in {"0": matrix, "lora_a": a, "lora_b": b}.items():
+        np.testing.assert_array_equal(store[name], value)
 
 
 def test_a_layer_has_adapters_once():

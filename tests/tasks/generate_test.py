@@ -2,12 +2,15 @@
 
 import functools
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
 import pytest
 
 import kzoo
+from kzoo.generation import CompiledFunction
 from tests.harness import perturb, to_numpy
 
 VOCABULARY = 23
@@ -249,6 +252,22 @@ def test_the_functions_used_last_are_kept(monkeypatch):
     assert first() is kept
     third()
     assert first() is kept and second() is not dropped
+
+
+def test_threads_that_ask_at_once_get_one_function(monkeypatch):
+    class Slow(CompiledFunction):
+        def __init__(self, *arguments):
+            time.sleep(0.05)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("kzoo.tasks.task.CompiledFunction", Slow)
+    model = make(kzoo.CausalLM)
+    with ThreadPoolExecutor(4) as pool:
+        made = [
+            pool.submit(model.compiled_function, key, lambda x: x, None)
+            for key in (1, 1, 1, 1)
+        ]
+    assert len({id(each.result()) for each in made}) == 1
 
 
 def test_strings_in_strings_out():
