@@ -8,6 +8,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -34,6 +35,8 @@ MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
+# What Keras's backends say of an `OnnxValue`; torch asks for its dtype alone.
+_FOREIGN = r"OnnxValue|Invalid dtype: object"
 # Inputs of a file, no function's.
 _FILE_OPTIONS = {TOKENS_BETWEEN_JOINS: USUAL_BETWEEN_JOINS}
 
@@ -65,7 +68,7 @@ def emit(function, names, opset, low_memory=False):
             values = function.computed(inputs)
         except Exception as error:  # each backend has its own
             said = str(error)  # of a user's processor all is said already
-            if "OnnxValue" not in said or said.startswith("The processor "):
+            if said.startswith("The processor ") or not re.search(_FOREIGN, said):
                 raise
             raise ExportError(
                 f"{function.name} uses an operation that is not of kzoo.ops, and so has"

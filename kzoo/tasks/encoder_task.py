@@ -76,14 +76,14 @@ class EncoderTask(LearnsText, Exports):
             self._delay = ShiftRight(self.config.start_token_id)
         rows = self.stack.config.max_sequence_length
         learned = self.stack.config.positions == "learned"
-        if max_length is not None and not 3 <= max_length <= (
-            rows if learned else max_length
-        ):
-            raise ValueError(
-                "max_length must be at least 3, and no more than the model's learned "
-                f"positions. Received: max_length={max_length}, positions="
-                f"{self.stack.config.positions!r}, max_sequence_length={rows}."
-            )
+        if max_length is not None:
+            check_count("max_length", max_length, least=3)
+            max_length = int(max_length)
+            if learned and max_length > rows:
+                raise ValueError(
+                    "max_length must be no more than the learned positions. Received: "
+                    f"max_length={max_length}, max_sequence_length={rows}."
+                )
         self.max_length = max_length
         self._limit = max_length or (rows if learned else None)
 

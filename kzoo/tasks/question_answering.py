@@ -25,7 +25,7 @@ class Answer(NamedTuple):
         text: exactly `context[start : start + len(text)]`.
         start: its first character.
         score: the probability of its first token times that of its last, each among
-            all tokens of the context.
+            all tokens of the context that are not white space alone.
     """
 
     text: str
@@ -326,7 +326,7 @@ class QuestionAnswering(PredictionTask):
             dict of `exact_match` and `f1`, floats in [0, 1].
         """
         self._check_targets(x, y)
-        expected = [_texts(answers) for answers in y]
+        expected = [_texts(answers, number) for number, answers in enumerate(y)]
         if not all(expected):
             raise ValueError(
                 "Every question needs an answer to compare with. Received: none for "
@@ -366,12 +366,17 @@ def best_span(logits, max_length):
     return int(start), int(start + more), float(np.exp(totals[start, more]))
 
 
-def _texts(answers):
-    """The texts of an answer, or of several."""
+def _texts(answers, number):
+    """The texts of an answer, or of several, to the question of this number."""
     if isinstance(answers, str):
         return [answers]
-    if isinstance(answers, Mapping):  # {"text": [...], "answer_start": [...]}
-        return _texts(answers["text"])
-    if len(answers) == 2 and not isinstance(answers[1], (str, list, tuple)):
-        return [answers[0]]  # (answer, first character)
-    return [text for answer in answers for text in _texts(answer)]
+    if isinstance(answers, Mapping) and "text" in answers:  # and "answer_start"
+        return _texts(answers["text"], number)
+    if isinstance(answers, (list, tuple, np.ndarray)):
+        if len(answers) == 2 and isinstance(answers[1], numbers.Real):
+            answers = answers[:1]  # (answer, first character)
+        return [text for answer in answers for text in _texts(answer, number)]
+    raise ValueError(
+        "An answer to compare with is a text, (text, its first character), a dict with "
+        f"text, or a list of them. Received: {answers!r} for example {number}."
+    )

@@ -324,6 +324,7 @@ class SentenceEmbedder(EncoderTask):
             dict of `pearson` and `spearman`, floats.
         """
         self._check_targets(x, y)
+        y = encode_numbers(y, f"{self.name}.score")
         first, second = (
             self._directions(list(side), options) for side in zip(*x, strict=True)
         )

@@ -9,6 +9,7 @@ from kzoo.tasks.forms import as_list
 from kzoo.tasks.language_model import LanguageModel
 from kzoo.tasks.stepwise import by_layer, cache_names, flat
 from kzoo.tokenizers import Template
+from kzoo.tokenizers.texts import check_texts
 from kzoo.training.scores import translation_scores
 
 
@@ -226,12 +227,12 @@ class Seq2SeqLM(LanguageModel):
             dict of `bleu` and `chrf`, in [0, 100], and `signature`, sacrebleu's words
             for how BLEU was computed.
         """
-        x, y = as_list(x), as_list(y)
+        x, y = as_list(x), check_texts(as_list(y), f"{self.name}.score")
         if len(x) != len(y):
             raise ValueError(
                 f"Every source needs a target. Received: {len(x)} and {len(y)}."
             )
-        return translation_scores(list(y), self.generate(list(x), **options))
+        return translation_scores(y, self.generate(list(x), **options))
 
     def call(self, inputs, training=None):
         """Logits of the next token at every position.

@@ -310,7 +310,8 @@ def check_labels(labels, num_classes):
             f"labels={labels!r}, num_classes={num_classes!r}."
         )
     if labels is not None:
-        if isinstance(labels, str) or not all(isinstance(n, str) for n in labels):
+        several = np.iterable(labels) and not isinstance(labels, str)
+        if not several or not all(isinstance(name, str) for name in labels):
             raise ValueError(
                 "labels are a list of names, strings; for classes that are ints from 0 "
                 f"give num_classes. Received: {labels!r}."

@@ -134,6 +134,11 @@ class TokenClassifier(PredictionTask):
 
     def _encode_labels(self, number, words, labels):
         labels = labels.split() if isinstance(labels, str) else labels
+        if not hasattr(labels, "__len__"):
+            raise ValueError(
+                "A sentence's labels are a list, or a string of them with spaces in "
+                f"between. Received: {labels!r} for sentence {number}."
+            )
         if len(labels) != len(words):
             raise ValueError(
                 f"Every word needs a label. Received: {len(words)} words and "

@@ -205,7 +205,8 @@ class Tokenizer:
         if pieces and self.kind not in _SAMPLED:
             expected = f"a kind of {_SAMPLED}"
             refuse(f"[tokenizer] {', '.join(pieces)}", expected, self.kind)
-        check(self, "[tokenizer]", "max_piece_length", "1 or more", at_least_one)
+        counts = "vocabulary_size max_piece_length"
+        check(self, "[tokenizer]", counts, "1 or more", at_least_one)
         check(self, "[tokenizer]", "alpha", "0 or more", lambda x: 0 <= x < math.inf)
         if len(given) == 1:
             refuse("[tokenizer]", "kind and vocabulary_size together", given)

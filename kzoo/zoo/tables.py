@@ -5,6 +5,7 @@ a dict of its fields for what the file holds, and `to_plain()` what the file is 
 """
 
 import dataclasses
+import datetime
 import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -83,6 +84,9 @@ def _checked(hint, value, where):
         names = " or ".join(each.__name__ for each in options)
         return refuse(where, names, repr(value))
     if hint is Any:
+        dates = (datetime.date, datetime.time)
+        if any(isinstance(each, dates) for each in _leaves(value)):
+            refuse(where, "no date or time", str(value))
         return value
     if kinds is Literal:
         return value if value in arguments else refuse(where, arguments, repr(value))
@@ -105,6 +109,15 @@ def _checked(hint, value, where):
     if type(value) is not hint:
         refuse(where, hint.__name__, repr(value))
     return value
+
+
+def _leaves(value):
+    """What TOML's lists and tables hold at last."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return [value]
+    return [leaf for each in value for leaf in _leaves(each)]
 
 
 def to_table(value):

@@ -89,9 +89,11 @@ def test_the_limit_is_max_length_or_the_learned_positions():
         free = task(positions="sinusoidal").encode_texts(["abcd" * 300])
     assert len(asked["token_ids"][0]) == 5
     assert len(free["token_ids"][0]) == 1202
-    for wrong in (2, 7):
-        with pytest.raises(ValueError, match=f"at least 3.*max_length={wrong}"):
-            task(**learned, max_length=wrong)
+    with pytest.raises(ValueError, match="learned positions.*max_length=7"):
+        task(**learned, max_length=7)
+    for wrong in (2, 8.5, "8", True, float("inf")):
+        with pytest.raises(ValueError, match="max_length must be an integer of at le"):
+            task(max_length=wrong)
 
 
 def test_what_is_no_text_or_pair_is_named():

@@ -131,6 +131,14 @@ def test_what_learned_positions_would_cut_is_refused():
         model.energy(["a"], ["abcd"])
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), ["ab"]])
+def test_a_missing_translation_is_named_before_any_is_generated(monkeypatch, missing):
+    model = seq2seq()
+    monkeypatch.setattr(kzoo.Seq2SeqLM, "generate", None)
+    with pytest.raises(TypeError, match="score expects a list of strings.*at index 1"):
+        model.score(["ab", "ba"], ["ab", missing])
+
+
 def test_translations_are_scored_by_sacrebleu(monkeypatch):
     model = seq2seq()
     said = ["the cat sat on the mat", "a dog ran home"]

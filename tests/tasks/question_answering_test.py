@@ -249,6 +249,13 @@ def test_the_best_of_several_references_counts(monkeypatch):
     }  # fmt: skip
     with pytest.raises(ValueError, match="none for example 1"):
         model.score(pairs, ["cat", []])
+    cat, dogs = {"text": "cat", "answer_start": 3}, {"text": ["dogs"]}
+    for count in (1, 2, 3):  # as SQuAD's own files list them
+        found = model.score(pairs, [[cat] * count, [dogs, cat][:count]])
+        assert found == model.score(pairs, ["cat", ["dogs", "cat"][:count]])
+    for wrong in (None, float("nan"), [["cat"], None], {"answer_start": 3}):
+        with pytest.raises(ValueError, match="answer to compare .* for example 1"):
+            model.score(pairs, ["cat", wrong])
 
 
 # Files.

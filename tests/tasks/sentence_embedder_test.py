@@ -427,6 +427,13 @@ def test_recall_at_one_place_is_an_int():
     assert got == {"recall@1": 1.0, "mrr@1": 1.0}
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_score_is_named(missing):
+    said = "score needs a number for each example.*for example 1"
+    with pytest.raises(ValueError, match=said):
+        embedder().score(PAIRS[:2], [0.5, missing])
+
+
 def test_bools_are_scores():
     task = compiled(perturbed(embedder()), keras.optimizers.SGD(0.0), eager=True)
     ids, _ = task.encode_text(PAIRS)

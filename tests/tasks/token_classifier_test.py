@@ -169,6 +169,14 @@ def test_accuracy_and_entities_are_counted_by_hand(monkeypatch):
     assert plain.score(["a b c d", "a b"], [[1, 2, 0, 1], [0, 0]]) == {"accuracy": 1.0}
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_labels_are_named(missing):
+    model = compiled(task(), eager=True)
+    for verb in (model.score, model.fit):
+        with pytest.raises(ValueError, match="labels are a list.*for sentence 1"):
+            verb(["a b", "a"], [["O", "O"], missing])
+
+
 @pytest.mark.parametrize("positions", ["learned", "relative"])
 def test_padding_on_either_side_and_other_rows_change_nothing(positions):
     model = perturbed(task(positions=positions, max_sequence_length=40))

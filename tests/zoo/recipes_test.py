@@ -1,6 +1,7 @@
 """Recipes: those that are shipped are valid, and what is wrong is named."""
 
 import copy
+import datetime
 import inspect
 import math
 import tomllib
@@ -139,6 +140,11 @@ def changed(**changes):
             r"\[tokenizer\] across_words: expected a kind of",
         ),
         ({"tokenizer__max_piece_length": 0}, r"max_piece_length: expected 1 or more"),
+        ({"tokenizer__vocabulary_size": 0}, r"vocabulary_size: expected 1 or more"),
+        (
+            {"task_options": {"labels": ["a", datetime.date(2026, 1, 1)]}},
+            r"\[task_options\] labels: expected no date or time",
+        ),
         ({"tokenizer__folder": "x"}, r"\[tokenizer\] folder: expected no other"),
         ({"data__train": "train.tsv"}, r"\[data\] train: expected 2 files"),
         ({"task": "causal_lm"}, r"\[data\] format: expected text or running"),
