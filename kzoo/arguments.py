@@ -11,6 +11,11 @@ def is_integer(value):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_unicode(text):
+    """Whether UTF-8 can write a string: not half of a surrogate pair."""
+    return text == text.encode(errors="replace").decode()
+
+
 def check_count(name, value, least=1, most=None):
     """Raises `ValueError` where a number is no integer, or out of its range.
 

@@ -22,7 +22,7 @@ from kzoo.cli.console import (
     progress,
     quoted,
 )
-from kzoo.files import make_folder, write_json
+from kzoo.files import make_folder, remove_partial, write_json
 
 HELP = """
 See all of kzoo at work in two to three minutes, without a network.
@@ -137,6 +137,7 @@ def _prepare(out_path):
             )
         for name in ("model", "saved_model", "onnx"):
             shutil.rmtree(out_path / name, ignore_errors=True)
+        remove_partial(out_path)  # of an export that was killed
         for name in ("attention.png", "curve.png"):
             (out_path / name).unlink(missing_ok=True)
     make_folder(out_path)

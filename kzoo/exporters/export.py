@@ -4,10 +4,13 @@ import contextlib
 import inspect
 import json
 import numbers
+import os
+import re
 import reprlib
 import time
 from pathlib import Path
 
+from kzoo.arguments import is_unicode
 from kzoo.exporters import agreement, genai, onnx, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
@@ -22,6 +25,7 @@ from kzoo.layers.lora import lora_merged
 
 EXPORTERS = ("kzoo", "tf2onnx")
 FORMATS = ("onnx", "tf_saved_model", "genai")
+_PATTERN = r"\[.+\]" if os.sep == "\\" else r"\[.+\]|\\"
 
 
 def export(
@@ -105,11 +109,7 @@ def export(
         raise ExportError(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
         )
-    if is_file_name(path) and format != "onnx":
-        raise ExportError(
-            f"format={format!r} writes a folder, and a path that ends in .onnx is a "
-            f"file's. Received: {path}. Name a folder, or export format='onnx'."
-        )
+    _check_path(path, format)
     if not (opset is None or isinstance(opset, numbers.Integral)):
         raise ExportError(f"opset must be a whole number. Received: {opset!r}.")
     least = 0 if external_data_threshold is None else external_data_threshold
@@ -252,6 +252,24 @@ def export(
             "export again where there is space, and a folder that can be written."
         ) from error
     return report
+
+
+def _check_path(path, format):
+    if is_file_name(path) and format != "onnx":
+        raise ExportError(
+            f"format={format!r} writes a folder, and a path that ends in .onnx is a "
+            f"file's. Received: {path}. Name a folder, or export format='onnx'."
+        )
+    whole = str(path.absolute())
+    if not is_unicode(whole):
+        raise ExportError(
+            f"The runtimes read paths of UTF-8 alone. Received: {whole!a}."
+        )
+    if format == "tf_saved_model" and re.search(_PATTERN, whole):
+        raise ExportError(
+            "TensorFlow reads a name with [ and ], or a backslash, as a pattern, which "
+            f"is no name of that file. Received: {whole}. Give another name."
+        )
 
 
 def _left_to_the_caller(task, chosen, format):

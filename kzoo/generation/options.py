@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kzoo.arguments import is_integer
+from kzoo.arguments import is_integer, is_unicode
 from kzoo.generation.automaton import TokenAutomaton
 from kzoo.generation.defaults import SAMPLING, as_json, over
 from kzoo.generation.ids import Ids, as_ids, listed
@@ -157,7 +157,7 @@ class SearchOptions:
         stops = tuple(listed("stop", "a string or several", stops))
         object.__setattr__(self, "stop", stops)
         for stop in stops:
-            if not isinstance(stop, str) or not stop or _is_broken(stop):
+            if not isinstance(stop, str) or not stop or not is_unicode(stop):
                 raise ValueError(
                     "stop must be strings that are not empty, and that UTF-8 can "
                     f"write. Received: {stop!r}."
@@ -468,8 +468,3 @@ def _check_room(length, limit):
         raise ValueError(
             f"max_new_tokens={limit} is less than the {length} tokens that are forced."
         )
-
-
-def _is_broken(text):
-    """Whether a string holds half of a surrogate pair, which UTF-8 cannot write."""
-    return text != text.encode(errors="replace").decode()

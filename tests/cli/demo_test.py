@@ -152,6 +152,16 @@ def test_another_demo_json_makes_no_folder_the_demo_s(refused, tmp_path, said):
     assert (tmp_path / "demo.json").read_text() == said
 
 
+def test_what_a_killed_demo_left_is_gone_and_nothing_else(tmp_path):
+    (tmp_path / "demo.json").write_text('{"finished": false}')
+    for left in (".kzoo.abcd1234", "model"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "weights.bin").write_text("half")
+    (tmp_path / "mine.txt").write_text("mine")
+    demo._prepare(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.json", "mine.txt"}
+
+
 def test_the_limit_counts_the_clock_and_not_the_work():
     from kzoo.cli.epochs import CosineWithinTime
 

@@ -508,6 +508,23 @@ def test_a_link_is_neither_replaced_nor_followed(
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "name, format, said",
+    [
+        ("a[1]/b", "tf_saved_model", r"as a pattern.* Received: .*a\[1\]"),
+        (r"a\b", "tf_saved_model", r"as a pattern.* Received: .*a\\b"),
+        ("a\udcff", "onnx", r"paths of UTF-8 alone. Received: '.*a\\udcff'"),
+        ("a\udcff.onnx", "onnx", r"paths of UTF-8 alone. Received: '.*a\\udcff.onnx'"),
+    ],
+)
+def test_a_name_that_a_runtime_cannot_read_is_refused(
+    tmp_path, model, name, format, said
+):
+    with pytest.raises(ExportError, match=said):
+        model.export(tmp_path / name, format=format)
+    assert not list(tmp_path.iterdir())
+
+
 def test_weights_beside_a_file_are_no_link(tmp_path, model):
     (tmp_path / "other").write_text("mine")
     (tmp_path / "a.weights.bin").symlink_to("other")
