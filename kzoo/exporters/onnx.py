@@ -22,7 +22,7 @@ from kzoo.exporters import checks
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.weights import array_of
-from kzoo.generation.search import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
+from kzoo.generation.low_memory import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
 from kzoo.ops.onnx_graph import (
     DEFAULT_OPSET,
     MINIMUM_OPSET,

@@ -9,8 +9,9 @@ from kzoo.generation.options import (
     SearchOptions,
     as_defaults,
 )
+from kzoo.generation.places import Place, Start
 from kzoo.generation.processors import BANNED, Context
-from kzoo.generation.search import IMPOSSIBLE, Place, Search, Start, search
+from kzoo.generation.search import IMPOSSIBLE, Search, search
 
 __all__ = [
     "BANNED",

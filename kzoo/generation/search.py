@@ -12,83 +12,15 @@ Shapes: B prompts with M beams, so R = B * M rows; L new tokens, V vocabulary_si
 """
 
 import math
-from typing import NamedTuple
 
 from kzoo import ops
+from kzoo.generation.low_memory import low_memory_loop
+from kzoo.generation.places import Place
 from kzoo.generation.processors import BANNED, Chain, Context, Table, either
 from kzoo.generation.sampling import keep_probable, sample
 
 IMPOSSIBLE = -1e30  # a score that every real one beats; finite, so that 0 * it is 0
 TINY = math.ldexp(1.0, -20)  # a temperature so low that the largest logit wins
-TOKENS_BETWEEN_JOINS = "tokens_between_joins"  # see `_low_memory_loop`
-USUAL_BETWEEN_JOINS = 256
-
-
-class Start(NamedTuple):
-    """Where a search begins.
-
-    Attributes:
-        tokens: int (B,), the last token of each prompt.
-        cache: structure of tensors with B rows, without that token.
-        index: int scalar, N, how many entries the cache holds.
-        fixed: structure of what `step` reads beside them, the same in every step.
-        prompt: int (B, P), the prompts' tokens, -1 where there is none; or `None`.
-        seen: bool (B, N), which entries are no padding, as `step` has it of one beam
-            by itself; `None` where none is padding.
-        prefill: a function that gives a cache with those N entries, where `cache` is
-            still empty, for `Place`s that count by row or not; or `None`.
-    """
-
-    tokens: object
-    cache: object
-    index: object
-    fixed: object = ()
-    prompt: object = None
-    seen: object = None
-    prefill: object = None
-
-    def prefilled(self, by_row=False):
-        """This, with the cache filled."""
-        if self.prefill is None:
-            return self
-        return self._replace(cache=self.prefill(by_row), prefill=None)
-
-
-class Place(NamedTuple):
-    """Where the tokens of a step stand: a prompt's M beams side by side.
-
-    Attributes:
-        index: int scalar, how many tokens stand before each, padding counted.
-        filled: int scalar, how many entries of the cache are filled.
-        seen: bool (B, 1, M, S), which of the S entries, with those of the step, are of
-            each beam's sequence; `None` for all, with one beam alone.
-        order: int (S,), how many tokens stand before each entry's; `None` likewise.
-        by_row: whether a decoder's rotations are counted from each row's own first
-            token, so that its entries may be moved; all rows share them else.
-    """
-
-    index: object
-    filled: object
-    seen: object = None
-    order: object = None
-    by_row: bool = False
-
-    @classmethod
-    def behind(cls, index, by_row=False):
-        """That of tokens one after another, behind so many entries."""
-        return cls(index, index, by_row=by_row)
-
-    def arguments(self):
-        """What a stack is called with, see `Stack.call`."""
-        if self.seen is None:
-            return {"index": self.filled}
-        beams = ops.dim(self.seen, 2)
-        here = ops.broadcast_to(ops.reshape(ops.as_scalar(self.index), (1,)), (beams,))
-        return {
-            "attention_mask": self.seen,
-            "index": self.filled,
-            "places": (here, self.order),
-        }
 
 
 def search(
@@ -141,7 +73,7 @@ def search(
     """
     run = Search(step, start, options, end_token_id, pad_token_id, vocabulary_size)
     if ops.saves_memory():
-        return run.results(_low_memory_loop(run, start))
+        return run.results(low_memory_loop(run, start))
     return run.results(
         ops.while_loop(
             run.unfinished,
@@ -150,63 +82,6 @@ def search(
             options["max_new_tokens"],
         )
     )
-
-
-def _low_memory_loop(run, start):
-    """The last state of a search, by a loop that needs little memory where it runs.
-
-    A runtime holds what an iteration begins with beside what it ends with: two caches.
-    So an iteration is a loop of its own here, which carries the entries of its own
-    tokens alone, and `step` reads the earlier ones where they are; two caches are held
-    only while both are joined. A runtime also keeps what a loop begins with, and copies
-    what it ends with: the first iteration prefills the cache, and the last drops it.
-    Here the cache is a list of keys and values, see `ops.attention`. How many tokens an
-    iteration has is an input of the file.
-    """
-    most = ops.file_option(TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS)
-    most = ops.required(most, most > 0, f"{TOKENS_BETWEEN_JOINS} must be at least 1")
-    empty = list(map(ops.earlier_cache, start.cache))
-
-    def goes_on(state):
-        return run.unfinished(state) & (state["made"] < run.limit)
-
-    def prefill(state):
-        return {**state, "cache": list(map(ops.earlier_cache, start.prefill(False)))}
-
-    def decode(state):
-        entries = state["cache"]
-
-        def advance(state):
-            cache = [(*a, *b) for a, b in zip(entries, state["cache"], strict=True)]
-            return run.advance({**state, "cache": cache})
-
-        count = ops.minimum(run.limit - state["made"], most)
-        begin = {**state, "cache": start.cache}
-        state = ops.while_loop(run.unfinished, advance, begin, count)
-        cache = ops.cond(
-            goes_on(state),
-            lambda: list(map(ops.joined_cache, entries, state["cache"])),
-            lambda: empty,
-        )
-        return {**state, "cache": cache}
-
-    def iterate(both):
-        state = both["search"]
-        if start.prefill is None:
-            state = decode(state)
-        else:
-            state = ops.cond(
-                both["prefilled"], lambda: decode(state), lambda: prefill(state)
-            )
-        return {"prefilled": True, "search": state}
-
-    state = {**run.first(start, None), "cache": empty}
-    both = {"prefilled": ops.as_scalar(start.prefill is None, "bool"), "search": state}
-    unbounded = 2**62  # `goes_on` bounds it
-    both = ops.while_loop(
-        lambda both: goes_on(both["search"]), iterate, both, unbounded
-    )
-    return both["search"]
 
 
 class Search:
