@@ -23,13 +23,8 @@ from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.weights import array_of
 from kzoo.generation.low_memory import TOKENS_BETWEEN_JOINS, USUAL_BETWEEN_JOINS
-from kzoo.ops.onnx_graph import (
-    DEFAULT_OPSET,
-    MINIMUM_OPSET,
-    PORTABLE_OPSET,
-    OnnxGraph,
-    onnx_dtype,
-)
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, MINIMUM_OPSET, PORTABLE_OPSET, OnnxGraph
+from kzoo.ops.onnx_value import onnx_dtype
 
 MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"

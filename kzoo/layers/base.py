@@ -13,7 +13,7 @@ from kzoo.layers.lora import LoRA
 from kzoo.layers.remat import is_rematerialized, rematerialized
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import is_symbolic
-from kzoo.ops.onnx_graph import is_building
+from kzoo.ops.onnx_value import is_building
 
 # Keras's functions, which no `OnnxValue` goes through, to those that emit the same.
 _ACTIVATIONS = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import ONNX_CODES, OnnxValue, broadcast_shape, onnx_dtype
+from kzoo.ops.onnx_value import ONNX_CODES, OnnxValue, broadcast_shape, onnx_dtype
 
 
 def shape(x):

@@ -5,7 +5,7 @@ import contextvars
 
 import keras
 
-from kzoo.ops.onnx_graph import is_building
+from kzoo.ops.onnx_value import is_building
 
 _fixed = contextvars.ContextVar("fixed_buffers", default=None)
 

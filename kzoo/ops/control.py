@@ -6,7 +6,7 @@ import numpy as np
 from kzoo.ops import array
 from kzoo.ops.buffers import buffers_grow
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import OnnxValue, current_graph, is_building
+from kzoo.ops.onnx_value import OnnxValue, current_graph, is_building
 
 
 def buffer(shape, axis, capacity, dtype, fill=0):

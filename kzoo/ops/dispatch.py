@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from kzoo.ops.onnx_graph import OnnxValue, current_graph, is_building
+from kzoo.ops.onnx_value import OnnxValue, current_graph, is_building
 
 
 def op(function=None, *, creates=False):

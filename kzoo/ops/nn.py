@@ -6,7 +6,7 @@ import numpy as np
 from kzoo.ops import array as ops
 from kzoo.ops import tensorflow
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import OnnxValue
+from kzoo.ops.onnx_value import OnnxValue
 
 
 @op

@@ -7,7 +7,8 @@ message in memory: their sizes are known, and each is written behind its header.
 import numpy as np
 import onnx
 
-from kzoo.ops.onnx_graph import ONNX_CODES, OnnxGraph, static, to_numpy
+from kzoo.ops.onnx_graph import OnnxGraph, to_numpy
+from kzoo.ops.onnx_value import ONNX_CODES, static
 
 # A protobuf message ends at 2 GiB; some room for the nodes.
 LARGEST_FILE = 2**31 - 2**24

@@ -15,7 +15,7 @@ import numpy as np
 from kzoo.ops import array as ops
 from kzoo.ops.control import as_scalar
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import ONNX_CODES
+from kzoo.ops.onnx_value import ONNX_CODES
 
 _MASK = 0xFFFFFFFF
 _BITWISE = 18  # the first opset with bitwise operators

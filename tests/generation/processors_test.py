@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kzoo
 from kzoo import ops
 from kzoo.exporters import ExportError, verify
-from kzoo.ops.onnx_graph import is_building
+from kzoo.ops.onnx_value import is_building
 from tests import reference
 from tests.chains import END, InOnnx, chain, reference_step, run
 from tests.harness import small_task

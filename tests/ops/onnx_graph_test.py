@@ -9,7 +9,8 @@ import pytest
 
 from kzoo import ops
 from kzoo.ops.onnx_file import write_model
-from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph, current_graph
+from kzoo.ops.onnx_graph import DEFAULT_OPSET, OnnxGraph
+from kzoo.ops.onnx_value import current_graph
 from tests.harness import to_numpy
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from kzoo import ops
 from kzoo.exporters.onnx import EXTENSIONS
 from kzoo.ops.dispatch import op
-from kzoo.ops.onnx_graph import current_graph
+from kzoo.ops.onnx_value import current_graph
 
 MINIMUM_OPSET = 20  # StringConcat, StringSplit and RegexFullMatch
 
