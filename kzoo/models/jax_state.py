@@ -163,6 +163,11 @@ class KeepsState:
     test_on_batch = _leaving_weights(keras.Model.test_on_batch)
     predict_on_batch = _leaving_weights(keras.Model.predict_on_batch)
 
+    def __call__(self, *args, **kwargs):
+        """Keras's, when no other thread's trainer has the weights."""
+        with turns_of(self).of_readers():
+            return super().__call__(*args, **kwargs)
+
     def make_train_function(self, force=False):
         """Keras's, of a function that no other compiled step has."""
         with _anew(self, "train_step"):

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import kzoo
 from kzoo.models.jax_state import Turns, turns_of
+from tests.harness import to_numpy
 
 IDS = np.random.default_rng(0).integers(3, 20, (6, 5), dtype="int32")
 
@@ -26,10 +28,11 @@ def test_threads_predict_with_one_model():
     expected = model.predict(inputs, verbose=0)
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(model.predict, inputs, verbose=0) for _ in range(12)]
-        states = [pool.submit(model.named_variables) for _ in range(12)]
-    for run in runs:
-        np.testing.assert_allclose(run.result(), expected, atol=1e-6)
-    assert all(np.isfinite(w).all() for w in states[0].result().values())
+        calls = [pool.submit(model, inputs) for _ in range(12)]
+        asked = [pool.submit(model.named_variables) for _ in range(12)]
+    for run in (*runs, *calls):
+        np.testing.assert_allclose(to_numpy(run.result()), expected, atol=1e-6)
+    assert all(np.isfinite(w).all() for w in asked[0].result().values())
     np.testing.assert_allclose(model.predict(inputs, verbose=0), expected, atol=1e-6)
 
 
@@ -82,5 +85,5 @@ def test_who_waits_for_a_training_is_told_that_it_is_long():
 
 
 def test_a_model_has_its_own_turns():
-    first, second = classifier(), classifier()
+    first, second = SimpleNamespace(name="one"), SimpleNamespace(name="other")
     assert turns_of(first) is turns_of(first) is not turns_of(second)
