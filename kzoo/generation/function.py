@@ -6,7 +6,7 @@ import keras
 
 from kzoo import ops
 from kzoo.layers.lora import merged_matrices
-from kzoo.models.jax_state import turns_of
+from kzoo.models.jax_state import reading
 
 
 class CompiledFunction:
@@ -84,7 +84,7 @@ class CompiledFunction:
         compiled = jax.jit(pure)
 
         def run(*tensors):
-            with turns_of(self.model).of_readers():
+            with reading(self.model):
                 return compiled([v.value for v in variables()], *tensors)
 
         return run

@@ -2,9 +2,12 @@
 
 import contextlib
 import functools
+import itertools
 import threading
+import time
 
 import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope  # no public
 
 
 def _named(state):
@@ -32,73 +35,96 @@ def _apart(state, kept):
     return keras.tree.map_structure(own, state)
 
 
-class Turns:
-    """Whose turn it is: of one thread whose trainer has a model's weights, or of all.
+class _Turn:
+    """A thread that reads a model's variables, or whose trainer has their values."""
 
-    A trainer takes the values out of the variables, and the first step uses them up. In
-    two threads at once they would be lost for good.
+    def __init__(self, model, fits=False):
+        self.model, self.fits, self.thread = model, fits, threading.get_ident()
+        self.variables = frozenset(map(id, [model, *model.variables]))
+        self.idle_since = time.monotonic()  # `None` while a step runs
+
+    def shares(self, other):
+        return not self.variables.isdisjoint(other.variables)
+
+
+_changed = threading.Condition()
+_trainers, _readers = [], []  # those of now
+_LONGEST_IDLE = 30.0  # seconds
+
+
+def wait_for_values(model):
+    """Waits while another thread's trainer has the values of a model's variables.
+
+    What this thread's own trainer has, in a callback, it gives back.
+
+    Raises:
+        RuntimeError: the other thread trains, or waits for something itself: that may
+            be this one, where data are made by asking the model.
     """
+    if not in_stateless_scope():  # where a step is traced, which has values of its own
+        with _changed:
+            _wait(_Turn(model), _trainers)
 
-    def __init__(self, name):
-        self._name, self._changed = name, threading.Condition()
-        self._readers, self._owner, self._fits = 0, None, False
 
-    def wait(self):
-        """Waits until the variables have their values.
-
-        Raises:
-            RuntimeError: another thread trains the model.
-        """
-        with self._changed:
-            self._wait(lambda: self._owner in (None, threading.get_ident()))
-
-    @contextlib.contextmanager
-    def of_readers(self):
-        """Inside, the variables have their values; see `wait`."""
-        with self._changed:
-            self.wait()
-            self._readers += 1
-        try:
+@contextlib.contextmanager
+def reading(model):
+    """Inside, a model's variables have their values; see `wait_for_values`."""
+    if in_stateless_scope():
+        yield
+    else:
+        with _taking(_Turn(model), _readers, _trainers):
             yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
 
-    @contextlib.contextmanager
-    def of_trainer(self, fits=False):
-        """Inside, no other thread has or reads the values; `fits` says that it is long.
 
-        Raises:
-            RuntimeError: another thread trains the model.
-        """
-        if self._owner == threading.get_ident():  # a callback, or validation
-            yield
-            return
-        with self._changed:
-            self._wait(lambda: self._owner is None and not self._readers)
-            self._owner, self._fits = threading.get_ident(), fits
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._owner, self._fits = None, False
-                self._changed.notify_all()
+@contextlib.contextmanager
+def _training(model, fits=False):
+    """Inside, a trainer may take the values; `fits` says that it takes long.
 
-    def _wait(self, is_free):
-        while not is_free():
-            if self._fits:
+    Two in two threads at once would lose them for good, as a step uses them up.
+    """
+    turn = _Turn(model, fits)
+    with _taking(turn, _trainers, _trainers, _readers):
+        yield
+
+
+@contextlib.contextmanager
+def _taking(turn, own, *others):
+    with _changed:
+        _wait(turn, *others)
+        own.append(turn)
+    try:
+        yield
+    finally:
+        with _changed:
+            own.remove(turn)
+            _changed.notify_all()
+
+
+def _wait(turn, *others):
+    """Waits while another thread's turn is among `others`, of the same variables."""
+    while before := [
+        each
+        for each in itertools.chain(*others)
+        if each.thread != turn.thread and each.shares(turn)
+    ]:
+        for each in before:
+            name, since = each.model.name, each.idle_since
+            if each.fits:
                 raise RuntimeError(
-                    f"{self._name} is trained in another thread, and on JAX Keras has "
-                    "its weights until fit ends. Ask it in a callback of that fit, or "
-                    "ask a copy of it that was saved before."
+                    f"{name} is trained in another thread, and on JAX Keras has its "
+                    "weights until fit ends. Ask it in a callback of that fit, or ask "
+                    "a copy of it that was saved before."
                 )
-            self._changed.wait()
-
-
-def turns_of(model):
-    """The `Turns` of a model."""
-    return vars(model).setdefault("_turns", Turns(model.name))
+            if each in _trainers and since and time.monotonic() - since > _LONGEST_IDLE:
+                raise RuntimeError(
+                    f"{name} is asked in another thread, which has waited for data for "
+                    f"{_LONGEST_IDLE:g} seconds, and on JAX Keras has its weights "
+                    "meanwhile. Where this is what makes the data, ask a copy of it."
+                )
+        _changed.wait(1.0)
+    for each in _trainers:
+        if each.thread == turn.thread and each.shares(turn):
+            each.model.jax_state_sync()
 
 
 def _leaving_weights(method):
@@ -106,7 +132,7 @@ def _leaving_weights(method):
 
     @functools.wraps(method)
     def run(self, *args, **kwargs):
-        with turns_of(self).of_trainer():
+        with _training(self):
             self.jax_state_sync()  # of a `fit` that calls it by way of a callback
             try:
                 return method(self, *args, **kwargs)
@@ -117,11 +143,13 @@ def _leaving_weights(method):
     return run
 
 
-def _alone(fit):
-    @functools.wraps(fit)
+def _within(turn, method):
+    """A method inside `turn(model)`."""
+
+    @functools.wraps(method)
     def run(self, *args, **kwargs):
-        with turns_of(self).of_trainer(fits=True):
-            return fit(self, *args, **kwargs)
+        with turn(self):
+            return method(self, *args, **kwargs)
 
     return run
 
@@ -151,22 +179,21 @@ class KeepsState:
     ended, the model had no weights any more. Here it knows them from the beginning, and
     after each step: what a compiled step is given is gone when it ends.
 
-    One thread does so at a time, see `Turns`; others wait, or are told that it trains.
+    One thread does so at a time, see `_training`; others wait, or are told why not.
     And a model that is compiled again computes what it was compiled for, see `_anew`;
     one whose weights are averages trains on, see `_apart`.
     """
 
-    fit = _alone(keras.Model.fit)
+    __call__ = _within(reading, keras.Model.__call__)
+    get_weights = _within(reading, keras.Model.get_weights)
+    save_weights = _within(reading, keras.Model.save_weights)
+    save = _within(reading, keras.Model.save)
+    fit = _within(functools.partial(_training, fits=True), keras.Model.fit)
     evaluate = _leaving_weights(keras.Model.evaluate)
     predict = _leaving_weights(keras.Model.predict)
     train_on_batch = _leaving_weights(keras.Model.train_on_batch)
     test_on_batch = _leaving_weights(keras.Model.test_on_batch)
     predict_on_batch = _leaving_weights(keras.Model.predict_on_batch)
-
-    def __call__(self, *args, **kwargs):
-        """Keras's, when no other thread's trainer has the weights."""
-        with turns_of(self).of_readers():
-            return super().__call__(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """Keras's, of a function that no other compiled step has."""
@@ -188,8 +215,14 @@ class KeepsState:
 
     def _make_function(self, step_function, **kwargs):
         def step(state, data):
+            me = threading.get_ident()
+            turns = [t for t in _trainers if t.model is self and t.thread == me]
+            for turn in turns:
+                turn.idle_since = None
             outputs, state = step_function(state, data)
             self._jax_state, self._jax_state_synced = _named(state), False
+            for turn in turns:
+                turn.idle_since = time.monotonic()
             return outputs, state
 
         return super()._make_function(step, **kwargs)

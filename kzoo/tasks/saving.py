@@ -11,7 +11,7 @@ from kzoo.checkpoints.files import SAFETENSORS, open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.layers.lora import lora_merged, merged_variables
-from kzoo.models.jax_state import turns_of
+from kzoo.models.jax_state import reading, wait_for_values
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.tokenizers.conventions import CONFIG_FILE as TOKENIZER_FILE
@@ -26,7 +26,7 @@ class Saves(keras.Model):
 
     def named_variables(self):
         """The weights by path below the model: `decoder/layer_0/.../kernel`."""
-        turns_of(self).wait()  # until they have values
+        wait_for_values(self)
         seeds, named = {id(v) for v in _seed_states(self)}, {}
         for variable in self.weights:
             if id(variable) in seeds:
@@ -46,7 +46,8 @@ class Saves(keras.Model):
             path: the file.
             dtype: `"float32"`, `"float16"` or `"bfloat16"`; as they are by default.
         """
-        write_safetensors(path, self.named_variables(), dtype=dtype)
+        with reading(self):
+            write_safetensors(path, self.named_variables(), dtype=dtype)
 
     def load_safetensors(self, path):
         """Reads weights written by `save_safetensors`.

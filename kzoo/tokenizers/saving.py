@@ -86,7 +86,7 @@ class Saves(abc.ABC):
         )
 
     def __reduce__(self):
-        return Saves.from_config, (self.get_config(),)
+        return type(self).from_config, (self.get_config(),)
 
     @abc.abstractmethod
     def _model_bytes(self):
