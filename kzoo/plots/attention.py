@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import PowerNorm
 
+from kzoo.arguments import check_count
 from kzoo.plots.style import (
     INK,
     PALE,
@@ -78,8 +79,7 @@ def attention(
             "Choose some with layers=[...] or heads=[...], or heads='mean'; "
             "attention_heads draws all, small."
         )
-    if columns < 1:
-        raise ValueError(f"columns must be 1 at least. Received: {columns}.")
+    check_count("columns", columns)
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
     # A panel is as large as its tokens need, within what a page can show.
@@ -138,11 +138,10 @@ def attention_heads(weights, *, lengths=None, layers=None, example=0, title=None
         raise ValueError("attention_heads needs one layer at least.")
     rows, keys = layer_list[0].shape[1:]
     lengths = (rows, keys) if lengths is None else tuple(np.ravel(lengths).tolist())
-    if len(lengths) != 2 or not (1 <= lengths[0] <= rows and 1 <= lengths[1] <= keys):
-        raise ValueError(
-            f"lengths must be two numbers, 1 to {rows} and 1 to {keys}. "
-            f"Received: {lengths}."
-        )
+    if len(lengths) != 2:
+        raise ValueError(f"lengths must be two numbers. Received: {lengths}.")
+    for length, most, of in zip(lengths, (rows, keys), ("queries", "keys")):
+        check_count(f"lengths, of {of},", length, most=most)
     rows, keys = lengths
     check_weights("attention_heads", [layer_list[i][:, :rows, :keys] for i in names])
     maps = [

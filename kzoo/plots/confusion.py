@@ -37,7 +37,7 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
 
     Raises:
         ValueError: no examples, not as many predictions, a class that is not in
-            `names`, or names that are equal or cannot be sorted.
+            `names`, NaN, or names that are equal or cannot be sorted.
     """
     true, predicted = np.asarray(true).tolist(), np.asarray(predicted).tolist()
     if not true or len(true) != len(predicted):
@@ -46,6 +46,8 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
             f"Received: {len(true)} true and {len(predicted)} predicted classes."
         )
     found = {*true, *predicted}
+    if any(value != value for value in found):
+        raise ValueError("NaN is no class. Received: NaN; leave those examples out.")
     if names is None:
         try:
             names = sorted(found)

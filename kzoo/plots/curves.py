@@ -4,7 +4,7 @@ import math
 import numbers
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from kzoo.plots.style import COLORS, INK, add_title, new_figure, quiet_axes
 
@@ -70,7 +70,9 @@ def training_curve(history, *, title=None, validation_freq=None):
         heading = dict(fontsize=10, color=INK, loc="left", parse_math=False)
         axes.set_title(name.replace("_", " "), **heading)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        numbers_of_ticks = ScalarFormatter(useOffset=False)
+        numbers_of_ticks.set_powerlimits((-5, 9))  # others have a factor above the axis
+        axes.yaxis.set_major_formatter(numbers_of_ticks)
         if len(drawn) > 1:
             axes.legend(frameon=False, fontsize=8, labelcolor="linecolor")
     add_title(figure, title)

@@ -1,6 +1,7 @@
 """How all figures look, and what several of them draw."""
 
 import io
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.font_manager import fontManager
 # Seen apart by colour-blind readers, too (Okabe and Ito, 2008).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "#333333"
+_TITLE_LETTERS = 11  # an inch, of its size
 FAINT = "#aaaaaa"  # frames, ticks and grids
 PALE = "#e6e6e6"
 SEQUENTIAL, SIGNED = "Blues", "RdBu"  # white is 0, blue is positive in both
@@ -55,10 +57,16 @@ def new_figure(width, height):
 
 
 def add_title(figure, title):
-    """The title above a figure, where there is one."""
+    """The title above a figure, where there is one, in lines that it has room for."""
     if title:
+        letters = max(16, round(_TITLE_LETTERS * figure.get_figwidth()))
+        lines = (textwrap.fill(line, letters) for line in str(title).split("\n"))
         figure.suptitle(
-            title, fontsize=11, color=INK, parse_math=False, fontfamily=token_fonts()
+            "\n".join(lines),
+            fontsize=11,
+            color=INK,
+            parse_math=False,
+            fontfamily=token_fonts(),
         )
 
 
@@ -150,7 +158,7 @@ def visible(token, longest=16, tail=0):
         longest: letters of a label.
         tail: how many of them are the last of one that is cut.
     """
-    text = str(token).translate(_VISIBLE)
+    text = str(token).encode("utf-8", "replace").decode().translate(_VISIBLE)
     inner = text.strip(" ")
     before = len(text) - len(text.lstrip(" ")) if inner else len(text)
     text = "␣" * before + inner + "␣" * (len(text) - before - len(inner))

@@ -120,7 +120,8 @@ class QuestionAnswering(PredictionTask):
         start, between, _ = self.template.around(2)
         before = [*start, *between].count(self.config.end_token_id)
         context = ops.expand_dims(ops.equal(ends, before) & ~is_end & mask, 1)
-        lowest = -6e4 if "float16" == str(logits.dtype) else -1e30
+        dtype = keras.backend.standardize_dtype(logits.dtype)
+        lowest = -6e4 if dtype == "float16" else -1e30
         return ops.where(context, logits, lowest)
 
     @property

@@ -123,7 +123,8 @@ def test_a_dollar_sign_and_many_tokens_are_written(tmp_path):
         (dict(example=2), "row of the batch of 2"),
         (dict(weights=np.full((4, 5), np.nan)), "from 0 to 1.* Received: nan to nan"),
         (dict(weights=np.full((4, 5), -0.5)), "weights, from 0 to 1.* Received: -0.5"),
-        (dict(columns=0), "columns must be 1 at least. Received: 0"),
+        (dict(columns=2.5), "columns must be an integer of at least 1. Received: 2.5"),
+        (dict(columns=0), "columns must be an integer of at least 1. Received: 0"),
         (
             dict(weights=[np.ones((3, 1, 4, 5)), np.ones((2, 1, 4, 5))], example=2),
             "row of the batch of 2",

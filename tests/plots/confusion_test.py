@@ -24,6 +24,11 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
+def test_nan_is_no_class():
+    with pytest.raises(ValueError, match="NaN is no class"):
+        plots.confusion_matrix([np.nan, 0.0], [1.0, np.nan])
+
+
 def test_counts_and_shares_are_in_the_cells():
     figure = plots.confusion_matrix(TRUE, PREDICTED, title="Animals")
     np.testing.assert_allclose(

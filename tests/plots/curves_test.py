@@ -34,6 +34,17 @@ def test_validation_is_drawn_beside_training_and_measures_apart():
     }
 
 
+@pytest.mark.parametrize("middle, step", [(2.3, 1e-8), (1234567.0, 1.0), (0.01, 1e-4)])
+def test_a_plateau_s_labels_tell_its_values_apart(middle, step):
+    figure = plots.training_curve({"loss": [middle, middle - step, middle + step]})
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    for label in axes.get_yticklabels():
+        text = label.get_text().replace("\N{MINUS SIGN}", "-")
+        assert float(text) == pytest.approx(label.get_position()[1], rel=1e-12)
+    assert len({label.get_text() for label in axes.get_yticklabels()}) > 3
+
+
 def test_keras_history_and_a_dict_are_drawn_alike():
     series = {"loss": [2.0, 1.0], "val_loss": [2.5, 2.0]}
     of_keras = SimpleNamespace(history=series, epoch=[0, 1])

@@ -72,7 +72,14 @@ def test_384_heads_are_drawn(tmp_path):
         (dict(weights=np.ones(3)), "Received: shape"),
         (dict(weights=np.ones((2, 2, 3, 3)), layers=[2]), "no layer 2: the weights"),
         (dict(weights=np.ones((2, 2, 3, 3)), layers=[]), "one layer at least"),
-        (dict(weights=np.ones((2, 2, 3, 3)), lengths=(4, 1)), "lengths.*1 to 3 and"),
+        (
+            dict(weights=np.ones((2, 2, 3, 3)), lengths=(4, 1)),
+            "lengths, of queries, must.*at most 3. Received: 4",
+        ),
+        (
+            dict(weights=np.ones((2, 2, 3, 3)), lengths=(3.5, 2)),
+            "lengths, of queries, must be an integer.* Received: 3.5",
+        ),
         (
             dict(weights=[np.ones((1, 2, 3, 3)), np.ones((1, 2, 3, 4))]),
             "same queries and keys; draw encoder, decoder and cross-attention apart",

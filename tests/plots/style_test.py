@@ -2,7 +2,10 @@
 
 import struct
 
+import numpy as np
+
 from kzoo import plots
+from kzoo.plots.style import visible
 
 
 def test_a_figure_is_a_png_of_its_own_where_pyplot_is_not_used():
@@ -16,3 +19,20 @@ def test_a_figure_is_a_png_of_its_own_where_pyplot_is_not_used():
         dots = struct.unpack(">2I", png[16:24])  # of its first chunk, the header
         shown = metadata["image/png"]
         assert [2 * d for d in dots] == [3 * shown["width"], 3 * shown["height"]]
+
+
+def test_a_long_title_is_within_its_figure():
+    title = "What the translator reads while it writes: cross-attention\nof one head"
+    figure = plots.attention([np.eye(3)[None, None]], list("abc"), title=title)
+    figure.draw_without_rendering()
+    shown = figure._suptitle.get_text()
+    assert shown.split() == title.split() and "\nof one head" in shown
+    box, whole = figure._suptitle.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+
+
+def test_half_of_a_surrogate_pair_is_drawn_as_a_question_mark(tmp_path):
+    assert visible("a\udc80") == "a?"
+    plots.attention([np.eye(2)[None, None]], ["a\udc80", "b"]).savefig(
+        tmp_path / "map.png"
+    )

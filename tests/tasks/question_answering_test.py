@@ -258,6 +258,17 @@ def test_the_best_of_several_references_counts(monkeypatch):
             model.score(pairs, ["cat", wrong])
 
 
+@pytest.mark.parametrize("dtype", ["mixed_float16", "float16", "mixed_bfloat16"])
+def test_half_precision_has_an_answer(dtype):
+    model, pairs = task(dtype=dtype), [("ab", "cdabcdab"), ("a", "b")]
+    (logits, _), answers = model.predict(pairs), model.answer(pairs)
+    assert np.isfinite(logits).all()
+    for (_, context), answer in zip(pairs, answers, strict=True):
+        start = answer.start
+        assert answer.text == context[start : start + len(answer.text)] != ""
+        assert 0 < answer.score <= 1
+
+
 # Files.
 
 
