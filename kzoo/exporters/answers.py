@@ -1,6 +1,7 @@
 """Lets a task answer with an artifact, so that its own metric measures the artifact."""
 
 import contextlib
+import functools
 import importlib
 import threading
 import weakref
@@ -16,7 +17,7 @@ from kzoo.generation.streaming import before_stop
 from kzoo.models.replacing import replaced
 
 _lock = threading.Lock()
-_eager = weakref.WeakKeyDictionary()  # tasks to what they were, and for how many
+_eager = weakref.WeakKeyDictionary()  # tasks to how many blocks there are
 _FORCED = "forced_token_ids"  # the option that may have a row for each prompt
 
 
@@ -24,7 +25,8 @@ _FORCED = "forced_token_ids"  # the option that may have a row for each prompt
 def answers_from(task, sessions):
     """While the block runs, the task's outputs and tokens are an artifact's.
 
-    In this thread alone; others are answered by the task, more slowly than before.
+    In this thread alone; others are answered by the task, whose `predict` is slower as
+    long. A task that was made under a strategy of `tf.distribute` answers all so.
 
     `predict`, `generate`, `score` and what else a task offers then work on strings as
     they always do. The functions run without a graph, one batch at a time; `fit` does
@@ -103,31 +105,44 @@ def answers_from(task, sessions):
         functions["search"] = search
     if any(map(onnx.takes_text, sessions.values())):
         functions |= _of_text(task, sessions)
+    # A strategy of TensorFlow's runs steps in threads of its own.
+    everywhere = getattr(task, "_distribute_strategy", None) is not None
     with contextlib.ExitStack() as stack:
         for name, function in functions.items():
-            stack.enter_context(replaced(task, name, lambda _, own=function: own))
+            instead = functools.partial(_instead, function)
+            stack.enter_context(replaced(task, name, instead, everywhere=everywhere))
         stack.enter_context(_eager_predictions(task))
         yield task
+
+
+def _instead(function, _):
+    return function
 
 
 @contextlib.contextmanager
 def _eager_predictions(task):
     """Inside, Keras predicts without a graph; in other threads, too."""
     with _lock:
-        before, inside = _eager.get(task, (task.run_eagerly, 0))
-        _eager[task] = before, inside + 1
-        task.run_eagerly = True
-        task.make_predict_function(force=True)  # others may be about to call it
+        _make_predictions(task, run_eagerly=True)
+        _eager[task] = _eager.get(task, 0) + 1
     try:
         yield
     finally:
         with _lock:
-            before, inside = _eager.pop(task)
-            if inside > 1:
-                _eager[task] = before, inside - 1
-            else:
-                task.run_eagerly = before
-                task.make_predict_function(force=True)
+            _eager[task] -= 1
+            if not _eager[task]:
+                del _eager[task]
+                _make_predictions(task, run_eagerly=task.run_eagerly)
+
+
+def _make_predictions(task, run_eagerly):
+    """Replaces in one step what another thread may be about to call."""
+    before = task.run_eagerly
+    task.run_eagerly = run_eagerly
+    try:
+        task.make_predict_function(force=True)
+    finally:
+        task.run_eagerly = before
 
 
 def _of_text(task, sessions):

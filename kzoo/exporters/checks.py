@@ -14,6 +14,7 @@ from kzoo.exporters.signatures import Function
 from kzoo.exporters.tolerances import is_far, largest_difference
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.layers.base import bare_calls
+from kzoo.models.turns import with_own_turns
 
 # The options of a plain beam search, and those of it that one beam has not.
 _HOW_MANY = {"beams", "num_return_sequences", "early_stopping"}
@@ -55,7 +56,7 @@ def references(functions, own=()):
     pool = ThreadPoolExecutor(1)
 
     def case(function, name, inputs, rows=None):
-        expected = pool.submit(reference, function, inputs)
+        expected = pool.submit(with_own_turns(reference), function, inputs)
         return Case(function, name, inputs, expected, rows)
 
     try:

@@ -6,7 +6,7 @@ import keras
 
 from kzoo import ops
 from kzoo.layers.lora import merged_matrices
-from kzoo.models.jax_state import reading
+from kzoo.models.turns import reading
 
 
 class CompiledFunction:

@@ -105,7 +105,9 @@ class LoRA:
             super().save_own_variables(store)
             return
         own = {}
-        super().save_own_variables(own)  # the sum, in the matrix's place
+        # The sum, in the matrix's place: one more for a moment, and the layer is as it
+        # was for who asks it meanwhile.
+        super().save_own_variables(own)
         own["0"], own["lora_a"], own["lora_b"] = self.lora_variables()
         for name, value in own.items():
             store[name] = value

@@ -11,7 +11,6 @@ from matplotlib.font_manager import fontManager
 # Seen apart by colour-blind readers, too (Okabe and Ito, 2008).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "#333333"
-_TITLE_LETTERS = 11  # an inch, of its size
 FAINT = "#aaaaaa"  # frames, ticks and grids
 PALE = "#e6e6e6"
 SEQUENTIAL, SIGNED = "Blues", "RdBu"  # white is 0, blue is positive in both
@@ -58,16 +57,15 @@ def new_figure(width, height):
 
 def add_title(figure, title):
     """The title above a figure, where there is one, in lines that it has room for."""
-    if title:
-        letters = max(16, round(_TITLE_LETTERS * figure.get_figwidth()))
-        lines = (textwrap.fill(line, letters) for line in str(title).split("\n"))
-        figure.suptitle(
-            "\n".join(lines),
-            fontsize=11,
-            color=INK,
-            parse_math=False,
-            fontfamily=token_fonts(),
-        )
+    if not title:
+        return
+    lines = _written(title).split("\n")
+    letters = max(map(len, lines))
+    look = dict(fontsize=11, color=INK, parse_math=False, fontfamily=token_fonts())
+    shown = figure.suptitle("\n".join(lines), **look)
+    while shown.get_window_extent().width > 0.96 * figure.bbox.width and letters > 1:
+        letters = max(1, int(0.9 * letters))
+        shown.set_text("\n".join(textwrap.fill(line, letters) for line in lines))
 
 
 def quiet_axes(axes):
@@ -158,10 +156,15 @@ def visible(token, longest=16, tail=0):
         longest: letters of a label.
         tail: how many of them are the last of one that is cut.
     """
-    text = str(token).encode("utf-8", "replace").decode().translate(_VISIBLE)
+    text = _written(token).translate(_VISIBLE)
     inner = text.strip(" ")
     before = len(text) - len(text.lstrip(" ")) if inner else len(text)
     text = "␣" * before + inner + "␣" * (len(text) - before - len(inner))
     if len(text) <= longest:
         return text
     return text[: longest - 1 - tail] + "…" + text[len(text) - tail :]
+
+
+def _written(text):
+    """A text without halves of surrogate pairs, which matplotlib cannot draw."""
+    return str(text).encode("utf-8", "replace").decode()

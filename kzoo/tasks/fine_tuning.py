@@ -14,6 +14,7 @@ import keras
 from kzoo.checkpoints.files import open_file
 from kzoo.checkpoints.safetensors_file import read_metadata
 from kzoo.layers.lora import LoRA, has_lora
+from kzoo.models.turns import training
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 
 _METADATA = "kzoo_lora"
@@ -136,8 +137,9 @@ class FineTunes(keras.Model):
             ValueError: there is no LoRA.
         """
         layers = self._enabled_lora()
-        for layer in layers.values():
-            layer.merge_lora()
+        with training(self):
+            for layer in layers.values():
+                layer.merge_lora()
         self._train_only(self.named_variables())
         return list(layers)
 

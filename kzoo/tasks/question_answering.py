@@ -367,14 +367,19 @@ def best_span(logits, max_length):
     return int(start), int(start + more), float(np.exp(totals[start, more]))
 
 
+def _plain(value):
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
 def _texts(answers, number):
     """The texts of an answer, or of several, to the question of this number."""
+    answers = _plain(answers)
     if isinstance(answers, str):
         return [answers]
     if isinstance(answers, Mapping) and "text" in answers:  # and "answer_start"
         return _texts(answers["text"], number)
-    if isinstance(answers, (list, tuple, np.ndarray)):
-        if len(answers) == 2 and isinstance(answers[1], numbers.Real):
+    if isinstance(answers, (list, tuple)):
+        if len(answers) == 2 and isinstance(_plain(answers[1]), numbers.Real):
             answers = answers[:1]  # (answer, first character)
         return [text for answer in answers for text in _texts(answer, number)]
     raise ValueError(

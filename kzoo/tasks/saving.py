@@ -11,7 +11,7 @@ from kzoo.checkpoints.files import SAFETENSORS, open_file
 from kzoo.config import TRAINING_FIELDS, ModelConfig
 from kzoo.files import beside, install, write_json
 from kzoo.layers.lora import lora_merged, merged_variables
-from kzoo.models.jax_state import reading, wait_for_values
+from kzoo.models.turns import reading, training, wait_for_values
 from kzoo.tasks.weights_file import check_shapes, read_into, write_safetensors
 from kzoo.tokenizers import Tokenizer, load_tokenizer
 from kzoo.tokenizers.conventions import CONFIG_FILE as TOKENIZER_FILE
@@ -57,7 +57,7 @@ class Saves(keras.Model):
                 are named and nothing is loaded.
         """
         own = self.named_variables()
-        with open_file(path) as file:
+        with open_file(path) as file, training(self):
             check_shapes(file, {k: v.shape for k, v in own.items()}, path, self.name)
             for name, variable in own.items():
                 read_into(variable, file, name)
@@ -109,10 +109,11 @@ class Saves(keras.Model):
             )
         with lora_merged(other):
             weights = other.named_variables()
-        for name, variable in self.named_variables().items():
-            if name.startswith(("encoder/", "decoder/")) and name in weights:
-                # On JAX the value itself would be taken, and a training uses it up.
-                variable.assign(keras.ops.copy(weights[name]))
+        with training(self), reading(other):
+            for name, variable in self.named_variables().items():
+                if name.startswith(("encoder/", "decoder/")) and name in weights:
+                    # On JAX the value itself would be taken; a training uses it up.
+                    variable.assign(keras.ops.copy(weights[name]))
         return self
 
     def save_folder(self, folder, dtype=None):

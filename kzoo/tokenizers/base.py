@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from kzoo.tokenizers.conventions import Conventions
-from kzoo.tokenizers.saving import Saves
+from kzoo.tokenizers.saving import Serializes
 from kzoo.tokenizers.texts import check_texts, describe, trimmed
 
 
@@ -19,7 +19,7 @@ def _id(name, meaning):
     return property(lambda self: self._ids[name], doc=meaning)
 
 
-class Tokenizer(Saves):
+class Tokenizer(Serializes):
     """Text to token ids and back.
 
     A subclass wraps one library and says which file of a folder holds its model.

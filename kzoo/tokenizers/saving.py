@@ -8,7 +8,7 @@ from typing import Self
 from kzoo.tokenizers.conventions import CONFIG_FILE, MASK_ID, SPECIAL_IDS
 
 
-class Saves(abc.ABC):
+class Serializes(abc.ABC):
     """Config, pickles and folders of a tokenizer, by its model's own serialised form.
 
     A subclass with a `kind` is what configs and folders of that kind are read as.
@@ -18,12 +18,12 @@ class Saves(abc.ABC):
     file_name: str
     # What a subclass's constructor takes besides, under the names of its attributes.
     options: tuple[str, ...] = ()
-    _kinds: dict[str, type["Saves"]] = {}
+    _kinds: dict[str, type["Serializes"]] = {}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if "kind" in cls.__dict__:
-            Saves._kinds[cls.kind] = cls
+            Serializes._kinds[cls.kind] = cls
 
     def get_config(self) -> dict:
         """A JSON-serialisable dict from which `from_config` builds an equal one."""
@@ -142,11 +142,11 @@ def load_tokenizer(folder):
 
 
 def _class_of(kind):
-    if kind not in list(Saves._kinds):  # JSON may give a list, which has no hash
+    if kind not in list(Serializes._kinds):  # JSON may give a list, which has no hash
         raise ValueError(
-            f"Unknown kind of tokenizer {kind!r}. Known: {sorted(Saves._kinds)}."
+            f"Unknown kind of tokenizer {kind!r}. Known: {sorted(Serializes._kinds)}."
         )
-    return Saves._kinds[kind]
+    return Serializes._kinds[kind]
 
 
 def _read(path):

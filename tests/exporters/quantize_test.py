@@ -255,6 +255,7 @@ def test_a_task_answers_from_an_artifact(sessions):
     own = model.energy(texts, texts)
     with answers_from(model, sessions):  # the artifact's weights, not the model's
         np.testing.assert_allclose(model.energy(texts, texts), energy, atol=1e-3)
+        assert not model.run_eagerly  # what another thread compiles stays so
         with ThreadPoolExecutor(1) as pool:  # another thread asks the model
             there = pool.submit(model.energy, texts, texts).result()
         np.testing.assert_allclose(there, own, atol=1e-5)
@@ -262,6 +263,24 @@ def test_a_task_answers_from_an_artifact(sessions):
     with answers_from(model, {"forward": sessions["forward"]}):
         with pytest.raises(ExportError, match="asked for 'generate'"):
             model.generate(texts)
+
+
+@pytest.mark.tensorflow
+def test_a_task_of_a_strategy_answers_from_an_artifact(tmp_path):
+    """Its steps run in threads of the strategy."""
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = make(kzoo.TextClassifier, num_classes=3)
+    inputs = {"token_ids": np.array([[1, 5, 6, 2]])}
+    expected = model.predict(inputs, verbose=0)
+    model.export(tmp_path / "model.onnx", format="onnx")
+    perturb(model.named_variables().values(), seed=5)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    with answers_from(model, {"forward": session}):
+        found = model.predict(inputs, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(model.predict(inputs, verbose=0) - expected).max() > 1e-2
 
 
 def test_an_artifact_answers_in_batches_as_keras_does(sessions):

@@ -43,6 +43,30 @@ def test_replacements_nest_and_the_same_one_counts_twice():
     assert not vars(thing)
 
 
+def test_a_replacement_may_be_of_all_threads():
+    thing = Thing()
+    with replaced(thing, "call", doubled, everywhere=True):
+        with replaced(thing, "call", marked):
+            assert thing.call(3) == [6, "marked"]
+            assert elsewhere(thing.call, 3) == [6]
+    assert thing.call(3) == [3] and not vars(thing)
+
+
+def test_one_that_leaves_while_another_calls_changes_nothing_for_it():
+    thing = Thing()
+    outer = replaced(thing, "call", doubled)
+
+    def leaves(method):
+        elsewhere(other.__exit__, None, None, None)
+        return method
+
+    other = replaced(thing, "call", marked)
+    elsewhere(other.__enter__)
+    with outer, replaced(thing, "call", leaves), replaced(thing, "call", doubled):
+        assert thing.call(3) == [12]
+    assert thing.call(3) == [3] and not vars(thing)
+
+
 def test_what_stood_in_its_place_before_is_back_even_after_an_error():
     thing = Thing()
     thing.call = own = marked(thing.call)

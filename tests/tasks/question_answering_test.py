@@ -253,6 +253,8 @@ def test_the_best_of_several_references_counts(monkeypatch):
     for count in (1, 2, 3):  # as SQuAD's own files list them
         found = model.score(pairs, [[cat] * count, [dogs, cat][:count]])
         assert found == model.score(pairs, ["cat", ["dogs", "cat"][:count]])
+    arrays = np.array("cat"), ("dogs", np.array(4))
+    assert model.score(pairs, arrays) == model.score(pairs, ["cat", "dogs"])
     for wrong in (None, float("nan"), [["cat"], None], {"answer_start": 3}):
         with pytest.raises(ValueError, match="answer to compare .* for example 1"):
             model.score(pairs, ["cat", wrong])
