@@ -261,8 +261,9 @@ def test_who_waits_for_a_training_or_for_data_of_its_own_is_told(used, monkeypat
         with turns.training(model):
             given = turns.fetched(model, data())
             assert next(given) == "fast"
+            time.sleep(0.1)  # it computes, and does not fetch
             long = asks(pool)
-            time.sleep(0.2)  # it computes, and does not fetch
+            time.sleep(0.1)
             assert not long.done()
             given = turns.fetched(model, iter(["more"]))
             assert list(given) == ["more"]
