@@ -85,12 +85,14 @@ def test_weights_that_are_set_while_another_thread_predicts_stay():
 
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(predicts)
-        for _ in range(5):
-            model.set_weights([np.zeros_like(w) for w in wanted])
-            model.set_weights(wanted)
-            for found, want in zip(model.get_weights(), wanted, strict=True):
-                np.testing.assert_array_equal(found, want)
-        stop.set()
+        try:
+            for _ in range(5):
+                model.set_weights([np.zeros_like(w) for w in wanted])
+                model.set_weights(wanted)
+                for found, want in zip(model.get_weights(), wanted, strict=True):
+                    np.testing.assert_array_equal(found, want)
+        finally:
+            stop.set()
         run.result()
     for found, want in zip(model.get_weights(), wanted, strict=True):
         np.testing.assert_array_equal(found, want)
