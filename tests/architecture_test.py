@@ -254,7 +254,7 @@ def test_the_wheel_contains_only_kzoo(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"kzoo"}
-    assert "kzoo/config.py" in names
+    assert "kzoo/config/stack.py" in names
     data = [path for path in PACKAGE.rglob("*") if path.is_file()]
     data = [path for path in data if path.suffix not in (".py", ".pyc")]
     assert {path.relative_to(ROOT).as_posix() for path in data} <= set(names)

@@ -1,21 +1,12 @@
-"""What a model is: frozen, validated data. No field is a family's name.
-
-`StackConfig` describes one stack from token ids to hidden states;
-`ModelConfig` joins one or two stacks into an architecture with a language-model
-head. Two exclusive options are one `Literal`; a combination that cannot work
-raises `ValueError` when it is built, naming both fields.
-"""
+"""One stack, from token ids to hidden states."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
-from kzoo.arguments import check_type
+from kzoo.config.base import Config
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "linear"]
-Architecture = Literal["encoder", "decoder", "encoder_decoder"]
 Initializer = Literal["xavier", "truncated_normal"]
 Norm = Literal["layer_norm", "rms_norm", "offset_rms_norm", "std_norm"]
 NormPosition = Literal["pre", "post", "both"]
@@ -28,82 +19,8 @@ DROPOUT_RATES = ("dropout", "attention_dropout", "feed_forward_dropout")
 TRAINING_FIELDS = {*DROPOUT_RATES, "initializer", "initializer_range"}
 
 
-class _Config:
-    """Dictionary round trip and type checks shared by both configs."""
-
-    def __post_init__(self):
-        hints = get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            check_type(
-                type(self).__name__,
-                field.name,
-                getattr(self, field.name),
-                hints[field.name],
-            )
-
-    def _check_positive(self, *names, optional=False):
-        """Raises `ValueError` where a field is 0 or less; `None` is let through."""
-        for name in names:
-            value = getattr(self, name)
-            if not (optional and value is None) and not value > 0:
-                raise ValueError(
-                    f"{type(self).__name__}.{name} must be positive"
-                    f"{', or None' if optional else ''}. Received: {value!r}."
-                )
-
-    def to_dict(self):
-        """A JSON-serialisable dict; `from_dict` gives an equal config back."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values):
-        """Builds the config from `to_dict`'s result, or what JSON makes of it.
-
-        Raises:
-            ValueError: not a dict, or a key is unknown; it is named, with the known
-                ones.
-        """
-        if not isinstance(values, dict):
-            raise ValueError(
-                f"{cls.__name__}.from_dict expects a dict. Received: {values!r}."
-            )
-        values = dict(values)
-        for name, hint in get_type_hints(cls).items():
-            if name in values:
-                values[name] = _of_json(values[name], hint)
-        known = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(
-                f"{cls.__name__} has no field {unknown}. Known fields: {known}."
-            )
-        return cls(**values)
-
-    def replace(self, **changes):
-        """A copy with some fields changed, validated again.
-
-        What is as it follows from other fields follows from the new ones, also where
-        it was given: equal configs give equal ones.
-        """
-        following = {
-            field.name: None
-            for field in dataclasses.fields(self)
-            if field.default is None and self._follows(field.name)
-        }
-        return dataclasses.replace(self, **following | changes)
-
-    def _follows(self, name):
-        """Whether a field is what it would be if it were left out."""
-        if getattr(self, name) is None:
-            return True
-        try:
-            return dataclasses.replace(self, **{name: None}) == self
-        except (TypeError, ValueError):
-            return False
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RopeScaling(_Config):
+class RopeScaling(Config):
     """How rotary frequencies are stretched for more positions than were trained.
 
     Args:
@@ -171,7 +88,7 @@ class RopeScaling(_Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StackConfig(_Config):
+class StackConfig(Config):
     """One transformer stack: embedding, positions, `num_layers` blocks, final norm.
 
     The defaults are the encoder of "Attention Is All You Need" (Vaswani et al.,
@@ -327,6 +244,12 @@ class StackConfig(_Config):
             "norm_epsilon",
             "initializer_range",
         )
+        self._check_positive(
+            "embedding_dim",
+            "window_rope_max_wavelength",
+            "attention_soft_cap",
+            optional=True,
+        )
         if self.head_dim is None:
             if self.hidden_dim % self.num_heads:
                 raise ValueError(
@@ -342,6 +265,46 @@ class StackConfig(_Config):
                 f"Received: num_heads={self.num_heads}, "
                 f"num_key_value_heads={self.num_key_value_heads}."
             )
+        self._check_positions()
+        self._check_windows()
+        self._check_blocks()
+        if self.num_segments < 0:
+            raise ValueError(
+                "StackConfig.num_segments must be 0 (none) or positive. "
+                f"Received: {self.num_segments}."
+            )
+        for name in DROPOUT_RATES:
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(
+                    f"StackConfig.{name} must be a rate in [0, 1). "
+                    f"Received: {getattr(self, name)!r}."
+                )
+        if self.final_norm is None:
+            object.__setattr__(self, "final_norm", self.norm_position != "post")
+        scaled = self.similarity == "scaled_dot"
+        if self.attention_scale is None:
+            scale = self.head_dim**-0.5 if scaled else 1.0
+            object.__setattr__(self, "attention_scale", scale)
+        if not scaled and self.attention_scale != 1.0:
+            raise ValueError(
+                "StackConfig.attention_scale goes with similarity='scaled_dot'; give "
+                "attention_scale=None with the others. Received: "
+                f"attention_scale={self.attention_scale}, "
+                f"similarity={self.similarity!r}."
+            )
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embedding tables."""
+        return self.embedding_dim or self.hidden_dim
+
+    def is_windowed(self, layer):
+        """Whether the layer of this number has the `attention_window`."""
+        layers = self.windowed_layers
+        return self.attention_window is not None and (layers is None or layer in layers)
+
+    def _check_positions(self):
+        """Raises `ValueError` where fields of positions do not go together."""
         if self.positions == "rotary" and not self.rotary_dim and self.head_dim % 2:
             raise ValueError(
                 "positions='rotary' needs an even head_dim, or a rotary_dim. "
@@ -384,18 +347,33 @@ class StackConfig(_Config):
                 "sinusoidal_layout='tensor2tensor' needs two frequencies, a width of 4 "
                 f"at least. Received: {self.embedding_width}."
             )
+        if self.first_position < 0:
+            raise ValueError(
+                "StackConfig.first_position must not be negative. "
+                f"Received: {self.first_position}."
+            )
+        smallest = 2 if self.causal else 4
+        if self.relative_buckets < smallest or self.relative_buckets % 2:
+            raise ValueError(
+                f"StackConfig.relative_buckets must be even and at least {smallest} "
+                f"(causal={self.causal}). Received: {self.relative_buckets}."
+            )
+        exact = self.relative_buckets // (2 if self.causal else 4)
+        if self.relative_max_distance <= exact:
+            raise ValueError(
+                "StackConfig.relative_max_distance must exceed the number of exact "
+                f"buckets, {exact} with relative_buckets={self.relative_buckets}. "
+                f"Received: {self.relative_max_distance}."
+            )
+
+    def _check_windows(self):
+        """Raises `ValueError` where a window is none, or not of these layers."""
         for name in ("windowed_layers", "window_rope_max_wavelength"):
             if getattr(self, name) is not None and self.attention_window is None:
                 raise ValueError(
                     f"StackConfig.{name} needs an attention_window. "
                     f"Received: {name}={getattr(self, name)}, attention_window=None."
                 )
-        self._check_positive(
-            "embedding_dim",
-            "window_rope_max_wavelength",
-            "attention_soft_cap",
-            optional=True,
-        )
         layers, number = self.windowed_layers, self.num_layers
         if layers is not None and not (
             all(type(i) is int and 0 <= i < number for i in layers)
@@ -405,17 +383,21 @@ class StackConfig(_Config):
                 "StackConfig.windowed_layers must be rising numbers of layers, from 0 "
                 f"to {number - 1}. Received: {layers}."
             )
+        window = self.attention_window
+        if window is not None and not 1 <= window < 2**31:  # positions are int32
+            raise ValueError(
+                "StackConfig.attention_window must be at least 1 (a token sees itself) "
+                f"and below 2**31, or None. Received: {window}."
+            )
+
+    def _check_blocks(self):
+        """Raises `ValueError` where blocks and their norms do not go together."""
         if self.layer_groups is not None and (
             self.layer_groups < 1 or self.num_layers % self.layer_groups
         ):
             raise ValueError(
                 "StackConfig.layer_groups must divide num_layers. Received: "
                 f"layer_groups={self.layer_groups}, num_layers={self.num_layers}."
-            )
-        if self.first_position < 0:
-            raise ValueError(
-                "StackConfig.first_position must not be negative. "
-                f"Received: {self.first_position}."
             )
         if not self.norm_bias and self.norm != "layer_norm":
             raise ValueError(
@@ -438,30 +420,6 @@ class StackConfig(_Config):
             raise ValueError(
                 "StackConfig.parallel_residual=True needs cross_attention=False."
             )
-        smallest = 2 if self.causal else 4
-        if self.relative_buckets < smallest or self.relative_buckets % 2:
-            raise ValueError(
-                f"StackConfig.relative_buckets must be even and at least {smallest} "
-                f"(causal={self.causal}). Received: {self.relative_buckets}."
-            )
-        exact = self.relative_buckets // (2 if self.causal else 4)
-        if self.relative_max_distance <= exact:
-            raise ValueError(
-                "StackConfig.relative_max_distance must exceed the number of exact "
-                f"buckets, {exact} with relative_buckets={self.relative_buckets}. "
-                f"Received: {self.relative_max_distance}."
-            )
-        if self.num_segments < 0:
-            raise ValueError(
-                "StackConfig.num_segments must be 0 (none) or positive. "
-                f"Received: {self.num_segments}."
-            )
-        window = self.attention_window
-        if window is not None and not 1 <= window < 2**31:  # positions are int32
-            raise ValueError(
-                "StackConfig.attention_window must be at least 1 (a token sees itself) "
-                f"and below 2**31, or None. Received: {window}."
-            )
         for name, is_normalized in (
             ("hidden_dim", True),
             ("head_dim", self.query_key_norm),
@@ -472,214 +430,3 @@ class StackConfig(_Config):
                     f"norm='std_norm' needs {name} to be at least 2: one number has no "
                     f"deviation. Received: {name}={getattr(self, name)}."
                 )
-        for name in DROPOUT_RATES:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(
-                    f"StackConfig.{name} must be a rate in [0, 1). "
-                    f"Received: {getattr(self, name)!r}."
-                )
-        if self.final_norm is None:
-            object.__setattr__(self, "final_norm", self.norm_position != "post")
-        scaled = self.similarity == "scaled_dot"
-        if self.attention_scale is None:
-            scale = self.head_dim**-0.5 if scaled else 1.0
-            object.__setattr__(self, "attention_scale", scale)
-        if not scaled and self.attention_scale != 1.0:
-            raise ValueError(
-                "StackConfig.attention_scale goes with similarity='scaled_dot'; give "
-                "attention_scale=None with the others. Received: "
-                f"attention_scale={self.attention_scale}, "
-                f"similarity={self.similarity!r}."
-            )
-
-    @property
-    def embedding_width(self) -> int:
-        """Width of the embedding tables."""
-        return self.embedding_dim or self.hidden_dim
-
-    def is_windowed(self, layer):
-        """Whether the layer of this number has the `attention_window`."""
-        layers = self.windowed_layers
-        return self.attention_window is not None and (layers is None or layer in layers)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(_Config):
-    """An architecture: its stacks, how embeddings are shared, the special tokens.
-
-    Which stacks are given decides the architecture: `encoder` alone (BERT's form),
-    `decoder` alone (GPT's form), or both (the paper's form).
-
-    Args:
-        encoder: a stack that is not causal and has no cross-attention, or `None`.
-        decoder: a causal stack, with cross-attention exactly when `encoder` is given,
-            or `None`.
-        share_embeddings: encoder and decoder use one token table (section 3.4).
-        tie_head: the head multiplies by the transposed token table.
-        head_bias: the head adds a bias.
-        head_scale: logits are multiplied by it before the bias (T5 ties the head and
-            scales by hidden_dim ** -0.5).
-        head_soft_cap: logits become cap * tanh(logits / cap); `None` for none.
-        pad_token_id: fills short rows; never attended to, never scored.
-        start_token_id: the decoder's first input.
-        end_token_id: ends a sequence.
-        mask_token_id: stands for a token to be guessed in masked language modelling
-            (Devlin et al., 2019, section 3.1), or `None`.
-    """
-
-    encoder: StackConfig | None = None
-    decoder: StackConfig | None = None
-    share_embeddings: bool = False
-    tie_head: bool = True
-    head_bias: bool = False
-    head_scale: float = 1.0
-    head_soft_cap: float | None = None
-    pad_token_id: int = 0
-    start_token_id: int = 1
-    end_token_id: int = 2
-    mask_token_id: int | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        encoder, decoder = self.encoder, self.decoder
-        if encoder is None and decoder is None:
-            raise ValueError("ModelConfig needs an encoder, a decoder, or both.")
-        if encoder and (encoder.causal or encoder.cross_attention):
-            raise ValueError(
-                "ModelConfig.encoder must have causal=False and cross_attention=False. "
-                f"Received: causal={encoder.causal}, "
-                f"cross_attention={encoder.cross_attention}."
-            )
-        if decoder and not decoder.causal:
-            raise ValueError("ModelConfig.decoder must have causal=True.")
-        if decoder and decoder.cross_attention != bool(encoder):
-            raise ValueError(
-                "ModelConfig.decoder.cross_attention must be True exactly when an "
-                f"encoder is given. Received: cross_attention="
-                f"{decoder.cross_attention}, encoder={'given' if encoder else None}."
-            )
-        if self.share_embeddings:
-            if not (encoder and decoder):
-                raise ValueError(
-                    "share_embeddings=True needs an encoder and a decoder."
-                )
-            for name in ("vocabulary_size", "embedding_width"):
-                if getattr(encoder, name) != getattr(decoder, name):
-                    raise ValueError(
-                        f"share_embeddings=True needs equal {name}. Received: encoder "
-                        f"{getattr(encoder, name)}, decoder {getattr(decoder, name)}."
-                    )
-        self._check_positive("head_soft_cap", optional=True)
-        sizes = [stack.vocabulary_size for stack in (decoder, encoder) if stack]
-        for name in ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id"):
-            token = getattr(self, name)
-            # Both sides are padded and ended.
-            both = name in ("pad_token_id", "end_token_id")
-            vocabulary_size = min(sizes) if both else sizes[0]
-            if token is not None and not 0 <= token < vocabulary_size:
-                raise ValueError(
-                    f"ModelConfig.{name} must be in [0, {vocabulary_size}). "
-                    f"Received: {token}."
-                )
-        if self.pad_token_id == self.end_token_id:
-            raise ValueError(
-                "ModelConfig.pad_token_id and end_token_id must differ, or the end "
-                f"would be masked as padding. Received: {self.pad_token_id} twice."
-            )
-        if self.pad_token_id == self.mask_token_id:
-            raise ValueError(
-                "ModelConfig.pad_token_id and mask_token_id must differ, or what is to "
-                "be guessed would be taken for padding. "
-                f"Received: {self.pad_token_id} twice."
-            )
-
-    @property
-    def architecture(self) -> Architecture:
-        """Which stacks there are."""
-        if self.encoder and self.decoder:
-            return "encoder_decoder"
-        return "encoder" if self.encoder else "decoder"
-
-    def replace_in_stacks(self, **changes):
-        """A copy with some fields of `StackConfig` changed in each stack."""
-        stacks = {"encoder": self.encoder, "decoder": self.decoder}
-        changed = {k: s.replace(**changes) for k, s in stacks.items() if s is not None}
-        return self.replace(**changed)
-
-    @classmethod
-    def from_size(cls, size, architecture, vocabulary_size, **changes):
-        """A named size from `SIZES`, e.g. `"base"` of the paper.
-
-        Args:
-            size: a key of `SIZES`.
-            architecture: `"encoder"`, `"decoder"` or `"encoder_decoder"`.
-            vocabulary_size: of every stack; stacks of an encoder-decoder share it.
-            **changes: fields of `StackConfig` (for all stacks) or of `ModelConfig`.
-
-        Raises:
-            ValueError: an unknown size, architecture or field.
-        """
-        if size not in SIZES:
-            raise ValueError(f"Unknown size {size!r}. Known sizes: {list(SIZES)}.")
-        if architecture not in get_args(Architecture):
-            raise ValueError(
-                f"Unknown architecture {architecture!r}. "
-                f"Known: {list(get_args(Architecture))}."
-            )
-        own = {field.name for field in dataclasses.fields(cls)}
-        model = {name: value for name, value in changes.items() if name in own}
-        stack = {name: value for name, value in changes.items() if name not in own}
-        stack = {**SIZES[size], "vocabulary_size": vocabulary_size, **stack}
-        if (
-            isinstance(stack["hidden_dim"], int) and stack["hidden_dim"] > 0
-        ):  # else the stack says what is wrong
-            stack.setdefault("embedding_scale", float(stack["hidden_dim"]) ** 0.5)
-        both = architecture == "encoder_decoder"
-        for name, right in (("causal", True), ("cross_attention", both)):
-            if architecture != "encoder" and stack.get(name, right) != right:
-                raise ValueError(
-                    f"{name} of the decoder follows from architecture="
-                    f"{architecture!r}: {right}. Received: {stack[name]!r}."
-                )
-        if architecture != "decoder":
-            model.setdefault("encoder", StackConfig.from_dict(stack))
-        if architecture != "encoder":
-            decoder = {**stack, "causal": True, "cross_attention": both}
-            model.setdefault("decoder", StackConfig.from_dict(decoder))
-        model.setdefault("share_embeddings", both)
-        return cls(**model)
-
-
-# The published sizes (Vaswani et al., 2017, table 3), and small ones for small data.
-SIZES = {
-    "tiny": dict(num_layers=2, hidden_dim=64, num_heads=4, intermediate_dim=256),
-    "mini": dict(num_layers=4, hidden_dim=128, num_heads=4, intermediate_dim=256),
-    "small": dict(num_layers=4, hidden_dim=256, num_heads=4, intermediate_dim=1024),
-    "base": dict(num_layers=6, hidden_dim=512, num_heads=8, intermediate_dim=2048),
-    "big": dict(num_layers=6, hidden_dim=1024, num_heads=16, intermediate_dim=4096),
-}
-
-
-def load_config(path):
-    """Reads a `ModelConfig` from a JSON file.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not JSON, or not a config; the file is named.
-    """
-    path = Path(path)
-    try:
-        return ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a kzoo config: {error}") from error
-
-
-def _of_json(value, hint):
-    """A field's value, of what JSON has for it: dicts for configs, lists for tuples."""
-    for kind in get_args(hint):  # such as those of `StackConfig | None`
-        if isinstance(value, list) and kind is tuple:
-            return tuple(value)
-        is_config = isinstance(kind, type) and issubclass(kind, _Config)
-        if isinstance(value, dict) and is_config:
-            return kind.from_dict(value)
-    return value
