@@ -2,16 +2,8 @@
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import (
-    Key,
-    Only,
-    Rule,
-    activation,
-    full_every,
-    rotary,
-    special_ids,
-    window,
-)
+from kzoo.checkpoints.hf_config import Key, Only, Rule, activation, special_ids
+from kzoo.checkpoints.hf_positions import full_every, rotary, window
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.families.llama import LLAMA, RULES
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import Key, Only, full_every, ropes_of_types, window
+from kzoo.checkpoints.hf_config import Key, Only
+from kzoo.checkpoints.hf_positions import full_every, ropes_of_types, window
 from kzoo.checkpoints.naming import decoder_heads
 from kzoo.families.gemma2 import GEMMA2, SHARED
 from kzoo.families.llama import QUERY_KEY_NORMS

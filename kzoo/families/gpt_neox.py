@@ -1,6 +1,7 @@
 """GPT-NeoX (https://arxiv.org/abs/2204.06745), also Pythia."""
 
-from kzoo.checkpoints.hf_config import Key, activation, dimensions, rotary, special_ids
+from kzoo.checkpoints.hf_config import Key, activation, dimensions, special_ids
+from kzoo.checkpoints.hf_positions import rotary
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.rows import ByHead
 from kzoo.checkpoints.table import Family

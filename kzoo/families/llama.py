@@ -3,15 +3,8 @@
 Also SmolLM; the base of other decoders with rotary positions and a gate.
 """
 
-from kzoo.checkpoints.hf_config import (
-    Key,
-    Only,
-    activation,
-    dimensions,
-    full_attention,
-    rotary,
-    special_ids,
-)
+from kzoo.checkpoints.hf_config import Key, Only, activation, dimensions, special_ids
+from kzoo.checkpoints.hf_positions import full_attention, rotary
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.checkpoints.table import Family
 

@@ -1,14 +1,7 @@
 """ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663)."""
 
-from kzoo.checkpoints.hf_config import (
-    Key,
-    activation,
-    dimensions,
-    full_every,
-    ropes_of_types,
-    special_ids,
-    window,
-)
+from kzoo.checkpoints.hf_config import Key, activation, dimensions, special_ids
+from kzoo.checkpoints.hf_positions import full_every, ropes_of_types, window
 from kzoo.checkpoints.naming import layers, names
 from kzoo.checkpoints.table import Family, Head
 

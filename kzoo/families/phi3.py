@@ -2,15 +2,8 @@
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import (
-    Key,
-    Only,
-    Unsupported,
-    activation,
-    rotary,
-    special_ids,
-    window,
-)
+from kzoo.checkpoints.hf_config import Key, Only, Unsupported, activation, special_ids
+from kzoo.checkpoints.hf_positions import rotary, window
 from kzoo.checkpoints.naming import decoder_heads, layers
 from kzoo.families.llama import LLAMA, RULES
 

@@ -2,14 +2,8 @@
 
 from dataclasses import replace
 
-from kzoo.checkpoints.hf_config import (
-    Key,
-    Only,
-    activation,
-    rotary,
-    special_ids,
-    window,
-)
+from kzoo.checkpoints.hf_config import Key, Only, activation, special_ids
+from kzoo.checkpoints.hf_positions import rotary, window
 from kzoo.checkpoints.naming import decoder_heads
 from kzoo.families.llama import LLAMA, QUERY_KEY_NORMS, RULES
 
