@@ -2,18 +2,22 @@
 
 import json
 import math
-import os
 import re
 import time
-import zipfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import keras
 import numpy as np
-from numpy.lib import format as npy_format
 
-from kzoo.files import make_folder, replacing, write_json
+from kzoo.arguments import arguments_of
+from kzoo.files import make_folder, write_json
+from kzoo.training.state_file import (
+    check_fits,
+    open_variables,
+    refuse,
+    stored_dtype,
+    write_variables,
+)
 
 # Last words of measures' names: Keras's, and those of the tasks' `score`.
 _LOWER_IS_BETTER = {
@@ -26,8 +30,24 @@ _HIGHER_IS_BETTER = {
 }
 
 
+class _Callback(keras.callbacks.Callback):
+    """One that Keras can write and read: its arguments are its attributes."""
+
+    def get_config(self):
+        """The arguments of `__init__`."""
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in arguments_of(self).items()
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the callback from `get_config`'s result."""
+        return cls(**config)
+
+
 @keras.saving.register_keras_serializable(package="kzoo")
-class ResumableCheckpoint(keras.callbacks.Callback):
+class ResumableCheckpoint(_Callback):
     """Saves the whole training state after each epoch; `fit` goes on from there.
 
     A training that is killed and started again with the same call ends with the same
@@ -72,7 +92,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
         """How many epochs the file has seen; 0 without a file."""
         if not self.path.exists():
             return 0
-        with _open_arrays(self.path) as (meta, _):
+        with open_variables(self.path) as (meta, _):
             return meta["epoch"]
 
     def on_train_begin(self, logs=None):
@@ -85,11 +105,11 @@ class ResumableCheckpoint(keras.callbacks.Callback):
             make_folder(self.path.parent)  # at the end of an epoch it is too late
             return
         model = self.model
-        with _open_arrays(self.path) as (meta, read):
-            _check_fits(self.path, meta, self._variables(), self.stateful)
+        with open_variables(self.path) as (meta, read):
+            check_fits(self.path, meta, self._variables(), self.stateful)
             _check_config(self.path, meta, model)
             for i, variable in enumerate(self._variables()):
-                variable.assign(read(i).astype(_stored(variable)))
+                variable.assign(read(i).astype(stored_dtype(variable)))
         if self._seed is not None and meta.get("seed") is not None:
             self._seed = meta["seed"]
         for name, thing in self.stateful.items():
@@ -114,7 +134,7 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the state."""
-        _write_arrays(
+        write_variables(
             self.path,
             self._variables(),
             {
@@ -143,12 +163,9 @@ class ResumableCheckpoint(keras.callbacks.Callback):
 
     def get_config(self):
         """The arguments of `__init__`, but `stateful`, which lives in this process."""
-        return {"path": str(self.path)}
-
-    @classmethod
-    def from_config(cls, config):
-        """Builds the callback from `get_config`'s result."""
-        return cls(**config)
+        config = super().get_config()
+        del config["stateful"]
+        return config
 
 
 def check_order(callbacks):
@@ -166,7 +183,7 @@ def check_order(callbacks):
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
-class CheckpointAverage(keras.callbacks.Callback):
+class CheckpointAverage(_Callback):
     """Sets the weights, when training ends, to their mean over the last epochs.
 
     Paper: Attention Is All You Need, Vaswani et al., 2017, section 6.1, averages the
@@ -201,7 +218,7 @@ class CheckpointAverage(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes this epoch's weights and removes those no longer needed."""
-        _write_arrays(
+        write_variables(
             self.folder / f"epoch-{epoch + 1:04d}.npz",
             self.model.weights,
             {"epoch": epoch + 1},
@@ -246,15 +263,6 @@ class CheckpointAverage(keras.callbacks.Callback):
             )
         self._assign_mean(files[-1:])
 
-    def get_config(self):
-        """The arguments of `__init__`."""
-        return {"folder": str(self.folder), "last": self.last}
-
-    @classmethod
-    def from_config(cls, config):
-        """Builds the callback from `get_config`'s result."""
-        return cls(**config)
-
     def _files(self):
         """(epoch, path) of the files there are, in order of the epoch."""
         return sorted(
@@ -266,13 +274,13 @@ class CheckpointAverage(keras.callbacks.Callback):
     def _assign_mean(self, files):
         weights = self.model.weights
         for path in files:
-            with _open_arrays(path) as (meta, _):
-                _check_fits(path, meta, weights)
+            with open_variables(path) as (meta, _):
+                check_fits(path, meta, weights)
         for i, variable in enumerate(weights):
             is_float = keras.backend.is_float_dtype(variable.dtype)
             total, used = 0, files if is_float else files[-1:]
             for path in used:
-                with _open_arrays(path) as (_, read):
+                with open_variables(path) as (_, read):
                     value = read(i)
                 # float64, because a sum in float32 would round once a file.
                 total = total + (value.astype(np.float64) if is_float else value)
@@ -280,7 +288,8 @@ class CheckpointAverage(keras.callbacks.Callback):
             variable.assign(mean.astype(value.dtype))
 
 
-class BestEpoch(keras.callbacks.Callback):
+@keras.saving.register_keras_serializable(package="kzoo")
+class BestEpoch(_Callback):
     """Sets the weights, when training ends, to those of the epoch that was best.
 
     They lie on disk with the measure, so a training that is killed and resumed has the
@@ -326,21 +335,21 @@ class BestEpoch(keras.callbacks.Callback):
             )
         lower, value = self._lower_is_better(), float(np.squeeze(logs[self.measure]))
         if self.path.exists() and epoch:
-            with _open_arrays(self.path) as (meta, _):
+            with open_variables(self.path) as (meta, _):
                 best = meta["value"]
             better = value < best if lower else value > best
             if not (better or math.isnan(best)):
                 return
         meta = {"epoch": epoch + 1, "value": value}
-        _write_arrays(self.path, self.model.weights, meta)
+        write_variables(self.path, self.model.weights, meta)
 
     def on_train_end(self, logs=None):
         """Sets the weights, where an epoch was kept."""
         if not self.path.exists():
             return
         weights = self.model.weights
-        with _open_arrays(self.path) as (meta, read):
-            _check_fits(self.path, meta, weights)
+        with open_variables(self.path) as (meta, read):
+            check_fits(self.path, meta, weights)
             for i, variable in enumerate(weights):
                 variable.assign(read(i))
 
@@ -363,7 +372,8 @@ class BestEpoch(keras.callbacks.Callback):
         )
 
 
-class EpochHistory(keras.callbacks.Callback):
+@keras.saving.register_keras_serializable(package="kzoo")
+class EpochHistory(_Callback):
     """Keeps the measures of every epoch in a file, also when training is resumed.
 
     Args:
@@ -420,91 +430,6 @@ _OF_TRAINING = re.compile(
     r"(dropout|initializer|initializer_range|mask_rate)$|^options\.search_defaults\b"
 )
 
-# A file is a zip of `.npy` entries, `0.npy` and on, in the order of the variables,
-# and `meta.json`. Order and shapes identify a variable: its path has counters that
-# differ from one process to the next. No pickle: reading it runs no code.
-
-
-def _describe(variables):
-    return [
-        [v.path, list(v.shape), keras.backend.standardize_dtype(v.dtype)]
-        for v in variables
-    ]
-
-
-def _stored(variable):
-    """The dtype in the file: .npy has no bfloat16."""
-    dtype = keras.backend.standardize_dtype(variable.dtype)
-    return "float32" if dtype == "bfloat16" else dtype
-
-
-def _alike(there, here):
-    """Whether two descriptions are of one variable.
-
-    Counters and seeds are integers of a backend's own kind.
-    """
-    counts = ("int32", "int64", "uint32")
-    kinds = {"int" if each[2] in counts else each[2] for each in (there, here)}
-    return there[1] == here[1] and len(kinds) == 1
-
-
-def _write_arrays(path, variables, meta):
-    """Writes the file beside `path`, one variable in memory at a time, and renames."""
-    make_folder(path.parent)
-    meta = {**meta, "variables": _describe(variables)}
-    with replacing(path) as partial, partial.open("wb") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr("meta.json", json.dumps(meta))
-            for i, variable in enumerate(variables):
-                array = keras.ops.convert_to_numpy(variable.value)
-                array = array.astype(_stored(variable), copy=False)
-                with archive.open(f"{i}.npy", "w", force_zip64=True) as entry:
-                    npy_format.write_array(entry, np.asarray(array), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())  # the data before the name
-
-
-@contextmanager
-def _open_arrays(path):
-    """Gives the file's meta and a function from an index to its array."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-
-            def read(i):
-                with archive.open(f"{i}.npy") as entry:
-                    return npy_format.read_array(entry, allow_pickle=False)
-
-            yield json.loads(archive.read("meta.json")), read
-    except (zipfile.BadZipFile, KeyError, EOFError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}). Remove it to start from the beginning."
-        ) from error
-
-
-def _check_fits(path, meta, variables, stateful=()):
-    """Raises `ValueError` when the file is of another model or optimizer."""
-    saved, present = meta["variables"], _describe(variables)
-    problem = None
-    if len(saved) != len(present):
-        problem = f"it has {len(saved)} variables, the training has {len(present)}"
-    for there, here in zip(saved, present, strict=False):
-        if problem is None and not _alike(there, here):
-            problem = f"it has {there}, the training has {here}"
-    if problem is None and set(stateful) != set(meta.get("stateful", ())):
-        problem = (
-            f"it has the state of {sorted(meta.get('stateful', ()))}, the callback "
-            f"has stateful={sorted(stateful)}"
-        )
-    _refuse(path, problem)
-
-
-def _refuse(path, problem):
-    if problem:
-        raise ValueError(
-            f"{path} was written by another training: {problem}. Give another path, "
-            "or remove the file to start from the beginning."
-        )
-
 
 def _config(model):
     """What JSON gives back of a kzoo model's config; `None` of another model."""
@@ -526,7 +451,7 @@ def _check_config(path, meta, model):
             for name in sorted(saved.keys() & present.keys())
             if saved[name] != present[name] and not _OF_TRAINING.search(name)
         ]
-        _refuse(path, differ and f"it is of {'; '.join(differ)}")
+        refuse(path, differ and f"it is of {'; '.join(differ)}")
 
 
 def _leaves(config, before=""):

@@ -17,7 +17,7 @@ from kzoo.training import (
     CheckpointAverage,
     EpochHistory,
     ResumableCheckpoint,
-    callbacks,
+    state_file,
 )
 from tests.harness import KillBefore, Killed, small_task
 
@@ -136,7 +136,7 @@ def test_another_architecture_of_the_same_shapes_is_refused(tmp_path):
         with pytest.raises(ValueError, match=f"decoder.{name}=.*, the training has"):
             train(task(**{name: value}))
     assert train(task(dropout=0.2)).epoch == []
-    with callbacks._open_arrays(path) as (meta, read):
+    with state_file.open_variables(path) as (meta, read):
         arrays = [read(i) for i in range(len(meta["variables"]))]
     del meta["config"]  # as older files are
     with zipfile.ZipFile(path, "w") as archive:
@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written.append(file.write(array.tobytes()))
 
-    monkeypatch.setattr(callbacks.npy_format, "write_array", write_array)
+    monkeypatch.setattr(state_file.npy_format, "write_array", write_array)
     with pytest.raises(OSError, match=r"No space left.*resume\.npz"):
         fit(new_model(seed=3), 2, ResumableCheckpoint(path))
     assert path.read_bytes() == before
@@ -332,14 +332,20 @@ def test_nothing_to_average_and_nothing_to_restore(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "callback", [CheckpointAverage("folder", last=2), ResumableCheckpoint("file.npz")]
+    ("kind", "config"),
+    [
+        (BestEpoch, {"path": "best.npz", "measure": "val_loss", "mode": "min"}),
+        (CheckpointAverage, {"folder": "folder", "last": 2}),
+        (EpochHistory, {"path": "history.json"}),
+        (ResumableCheckpoint, {"path": "file.npz"}),
+    ],
 )
-def test_config_round_trip(callback):
+def test_config_round_trip(kind, config):
     again = keras.saving.deserialize_keras_object(
-        keras.saving.serialize_keras_object(callback)
+        keras.saving.serialize_keras_object(kind(**config))
     )
-    assert type(again) is type(callback)
-    assert again.get_config() == callback.get_config()
+    assert type(again) is kind
+    assert again.get_config() == config
 
 
 class Measures(keras.callbacks.Callback):
