@@ -8,8 +8,8 @@ from kzoo import ops
 from kzoo.exporters.checks import reference
 from kzoo.exporters.genai import model_inputs
 from kzoo.exporters.signatures import Argument, Function
-from kzoo.tasks.exported import in_table
 from kzoo.tasks.generates import own_method
+from kzoo.tasks.guards import in_table
 from kzoo.tasks.stepwise import by_layer, cache_names, flat
 
 

@@ -5,7 +5,8 @@ import keras
 from kzoo import ops
 from kzoo.exporters.checks import reference
 from kzoo.exporters.signatures import Argument, Function
-from kzoo.tasks.exported import ExportsGeneration, in_table, within
+from kzoo.tasks.exported_generation import ExportsGeneration
+from kzoo.tasks.guards import in_table, within
 
 
 class ExportsSteps(ExportsGeneration):

@@ -17,7 +17,7 @@ import pytest
 import kzoo
 from kzoo.config import Architecture, Norm, NormPosition, Positions
 from kzoo.exporters import ExportError
-from kzoo.tasks.exported import ExportsGeneration
+from kzoo.tasks.exported_generation import ExportsGeneration
 
 SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
 MATRIX = SimpleNamespace(**runpy.run_path(str(SCRIPT)))

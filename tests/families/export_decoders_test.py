@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import kzoo
-from kzoo.tasks.exported import ExportsGeneration
+from kzoo.tasks.exported_generation import ExportsGeneration
 from tests.parity.parity_test import written
 
 ROWS = [

@@ -5,7 +5,7 @@ import pytest
 
 import kzoo
 from kzoo.exporters import onnx as onnx_export
-from kzoo.tasks.exported import ExportsGeneration
+from kzoo.tasks.exported_generation import ExportsGeneration
 from kzoo.tokenizers import load_pretrained_tokenizer
 from tests.golden import folders as golden
 from tests.harness import perturb
