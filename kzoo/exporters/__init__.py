@@ -3,7 +3,7 @@
 from kzoo.exporters.answers import answers_from
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.export import export
-from kzoo.exporters.onnx import text_operators
+from kzoo.exporters.onnx_session import text_operators
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.signatures import Argument, Function
 from kzoo.exporters.verify import verify

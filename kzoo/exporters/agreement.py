@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from kzoo import ops
-from kzoo.exporters import checks, onnx
+from kzoo.exporters import checks, onnx, onnx_session
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.tolerances import FEW, NOTHING, ROUNDING, TOLERANCES, is_far
@@ -115,9 +115,9 @@ def _verify_text(function, cases, answers, path, report):
         list of bool, for each text whether its label is the model's.
     """
     where = f"{report.path}, {function.name}"
-    session = onnx.open_session(path, prepacked=True)
+    session = onnx_session.open_session(path, prepacked=True)
     onnx.declare(function, session, report, where)
-    run, labels = onnx.runner(function, session), []
+    run, labels = onnx_session.runner(function, session), []
     for (case, _), right, model in zip(cases, answers["artifact"], answers["model"]):
         right, model = (
             checks.written(function, case.inputs, outputs) for outputs in (right, model)
@@ -133,9 +133,14 @@ def _verify_text(function, cases, answers, path, report):
 def _verify_function(function, cases, files, mode, report):
     """Judges a function of ids; returns the outputs for each case by who gave them."""
     where = f"{report.path}, {function.name}"
-    sessions = {who: onnx.open_session(p, prepacked=True) for who, p in files.items()}
+    sessions = {
+        who: onnx_session.open_session(path, prepacked=True)
+        for who, path in files.items()
+    }
     onnx.declare(function, sessions["artifact"], report, where)
-    runs = {who: onnx.runner(function, session) for who, session in sessions.items()}
+    runs = {
+        who: onnx_session.runner(function, session) for who, session in sessions.items()
+    }
     inputs = [
         case.function.text.read(case.inputs) if case.function.text else case.inputs
         for case, _ in cases

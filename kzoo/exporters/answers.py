@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.exporters import onnx, saved_model
+from kzoo.exporters import onnx_session, saved_model
 from kzoo.exporters.errors import ExportError
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.generation.streaming import before_stop
@@ -65,7 +65,7 @@ def answers_from(task, sessions):
                 f"Received: {sorted(inputs)}."
             )
         arrays = {k: keras.ops.convert_to_numpy(v) for k, v in inputs.items()}
-        outputs = onnx.runner(known[name], sessions[name])(arrays)
+        outputs = onnx_session.runner(known[name], sessions[name])(arrays)
         return {k: keras.ops.convert_to_tensor(v) for k, v in outputs.items()}
 
     def call(inputs, training=None):
@@ -103,7 +103,7 @@ def answers_from(task, sessions):
     functions = dict(call=call, compiled_function=compiled_function)
     if hasattr(task, "generate"):  # the `search` of others is no function of tensors
         functions["search"] = search
-    if any(map(onnx.takes_text, sessions.values())):
+    if any(map(onnx_session.takes_text, sessions.values())):
         functions |= _of_text(task, sessions)
     # A strategy of TensorFlow's runs steps in threads of its own.
     everywhere = getattr(task, "_distribute_strategy", None) is not None
@@ -233,7 +233,7 @@ def sessions_of(task, folder, report):
         own = [function for function in own if function.name in report.functions]
         return saved_model.open_sessions(folder, own)
     return {
-        path.stem: onnx.open_session(path, prepacked=True)
+        path.stem: onnx_session.open_session(path, prepacked=True)
         for path in Path(folder).glob("*.onnx")
     }
 
@@ -249,7 +249,10 @@ def scores(task, paths, arguments):
     Returns:
         dict of `"model"` and `"artifact"`, what `score` gives.
     """
-    sessions = {n: onnx.open_session(path, prepacked=True) for n, path in paths.items()}
+    sessions = {
+        name: onnx_session.open_session(path, prepacked=True)
+        for name, path in paths.items()
+    }
     model = task.score(*arguments)
     with answers_from(task, sessions):
         return {"model": model, "artifact": task.score(*arguments)}

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from kzoo.arguments import is_unicode
-from kzoo.exporters import agreement, genai, onnx, saved_model
+from kzoo.exporters import agreement, genai, onnx, onnx_session, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
 from kzoo.exporters.artifact import REPORT, hashes, is_file_name, said_of, sizes
@@ -222,7 +222,7 @@ def export(
                 else:
                     onnx.verify(
                         cases,
-                        lambda name: onnx.open_session(paths[name]),
+                        lambda name: onnx_session.open_session(paths[name]),
                         report,
                         onnx.of_ids(names, report.opset, low_memory),
                     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from kzoo.exporters import checks
 from kzoo.exporters.errors import ANOTHER, ExportError
-from kzoo.exporters.onnx import open_session, runner
+from kzoo.exporters.onnx_session import open_session, runner
 from kzoo.exporters.report import OWN
 from kzoo.exporters.tolerances import largest_difference
 from kzoo.files import write_json

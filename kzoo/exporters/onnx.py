@@ -1,15 +1,10 @@
 """Emits a task's functions as ONNX and verifies them in onnxruntime."""
 
-import atexit
 import collections
-import ctypes
-import functools
 import importlib.metadata
 import itertools
 import json
-import os
 import re
-import shutil
 import tempfile
 import time
 import traceback
@@ -18,7 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.exporters import checks
+from kzoo.exporters import checks, onnx_session
 from kzoo.exporters.errors import ANOTHER, ExportError
 from kzoo.exporters.report import ExportReport
 from kzoo.exporters.weights import array_of
@@ -28,7 +23,6 @@ from kzoo.ops.onnx_value import onnx_dtype
 
 MAXIMUM_OPSET = 24  # the newest one that onnxruntime runs
 WEIGHTS = "weights.bin"
-EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 BESIDE = ".weights.bin"  # the suffix of a single file's weights
 # What Keras's backends say of an `OnnxValue`; torch asks for its dtype alone.
 _FOREIGN = r"OnnxValue|Invalid dtype: object"
@@ -145,7 +139,7 @@ def write(
     if not single or report.weight_bytes > threshold:
         beside = target.with_suffix(BESIDE) if single else target / WEIGHTS
         external = (beside.name, write_weights(graphs.values(), beside))
-    if any(EXTENSIONS in graph.domains() for graph in graphs.values()):
+    if any(onnx_session.EXTENSIONS in graph.domains() for graph in graphs.values()):
         version = importlib.metadata.version("onnxruntime-extensions")
         metadata = {**metadata, "needs": f"onnxruntime-extensions {version}"}
     paths = {}
@@ -175,7 +169,8 @@ def of_ids(names, opset, low_memory=False):
             target = Path(folder) / "ids"
             options = dict(portable=False, metadata={}, low_memory=low_memory)
             _, paths = write([function], names, target, opset=opset, **options)
-            return runner(function, open_session(paths[function.name]))(inputs)
+            session = onnx_session.open_session(paths[function.name])
+            return onnx_session.runner(function, session)(inputs)
 
     return run
 
@@ -212,7 +207,7 @@ def _answers(session, cases, report):
     options = [option.name for option in session.get_overridable_initializers()]
     # The cases are of few tokens.
     often = {TOKENS_BETWEEN_JOINS: 2} if TOKENS_BETWEEN_JOINS in options else {}
-    run = runner(function, session, often)
+    run = onnx_session.runner(function, session, often)
     for case in cases:
         yield answer(run, case)
 
@@ -282,123 +277,8 @@ def declare(function, session, report, where):
         "inputs": {name: [*said] for name, said in found.items()},
         "outputs": {name: [*said] for name, said in outputs.items()},
     }
-    needs = metadata_in(session, where).get("needs")
+    needs = onnx_session.metadata_in(session, where).get("needs")
     report.needs = [needs] if needs else []
-
-
-def open_session(path, prepacked=False):
-    """An onnxruntime session on the CPU.
-
-    Args:
-        path: of the file.
-        prepacked: whether weights are brought into the order that is multiplied
-            fastest, as they are where a file is served.
-
-    Raises:
-        ExportError: no such file, or onnxruntime cannot run it.
-    """
-    import onnxruntime
-
-    if not Path(path).is_file():
-        raise ExportError(f"No ONNX file at {path}.")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    # Threads that wait for more work in a loop would take the cores from Keras.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not prepacked:  # copies of the weights would double the memory of a short check
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        # Meanwhile Keras computes, for longer.
-        options.intra_op_num_threads = max(1, (os.cpu_count() or 2) // 2)
-    providers = ["CPUExecutionProvider"]
-
-    def opened():
-        try:
-            return onnxruntime.InferenceSession(str(path), options, providers=providers)
-        except Exception as error:  # onnxruntime's errors have no common base class
-            raise ExportError(f"onnxruntime cannot run {path}: {error}") from error
-
-    try:
-        return opened()
-    except ExportError as error:
-        if EXTENSIONS not in str(error):
-            raise
-    try:
-        options.register_custom_ops_library(text_operators())
-    except ExportError as error:
-        raise ExportError(f"{path} reads or writes text. {error}") from error
-    return opened()
-
-
-def text_operators():
-    """The library of the operators by which an ONNX file reads and writes text.
-
-    It is onnxruntime-extensions' own, bound to itself. That brings a SentencePiece and
-    a protobuf; loaded after TensorFlow, it takes TensorFlow's, which are of other
-    versions, and the process crashes where a file with a SentencePiece model is opened.
-    Call this before anything else in the process registers the library. A process
-    without TensorFlow can register `onnxruntime_extensions.get_library_path()`.
-
-    Example:
-        >>> options = onnxruntime.SessionOptions()
-        >>> options.register_custom_ops_library(kzoo.exporters.text_operators())
-        >>> session = onnxruntime.InferenceSession("out/generate.onnx", options)
-
-    Returns:
-        The path of a file that is there as long as the process.
-
-    Raises:
-        ExportError: onnxruntime-extensions is not installed.
-    """
-    try:
-        import onnxruntime_extensions
-    except ImportError as error:
-        raise ExportError(
-            "The operators are those of onnxruntime-extensions, which is not "
-            'installed: pip install "kzoo[text]".'
-        ) from error
-    return _bound_to_itself(onnxruntime_extensions.get_library_path())
-
-
-@functools.cache
-def _bound_to_itself(library):
-    """A copy of a library that reads its own symbols; what is loaded stays as it is."""
-    if not hasattr(os, "RTLD_DEEPBIND"):
-        return library
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    copy = shutil.copy(library, folder.name)
-    ctypes.CDLL(copy, os.RTLD_NOW | os.RTLD_DEEPBIND)
-    return copy
-
-
-def runner(function, session, options=None):
-    """A function from a dict of numpy inputs to a dict of numpy outputs.
-
-    Args:
-        function: the `Function` that is in the session.
-        session: of onnxruntime.
-        options: dict of numbers that the file reads beside the function's inputs.
-    """
-    options = {name: np.array(value) for name, value in (options or {}).items()}
-    arguments = {
-        a.name: object if a.dtype == "string" else onnx_dtype(a.dtype)
-        for a in function.arguments
-    }
-    outputs = [output.name for output in session.get_outputs()]
-
-    def run(inputs):
-        feed = {name: np.asarray(v, arguments[name]) for name, v in inputs.items()}
-        try:
-            values = session.run(outputs, {**feed, **options})
-        except Exception as error:  # onnxruntime's errors have no common base class
-            shapes = {name: value.shape for name, value in feed.items()}
-            raise ExportError(
-                f"onnxruntime fails in {function.name} on inputs of the shapes "
-                f"{shapes}: {error}"
-            ) from error
-        return dict(zip(outputs, values, strict=True))
-
-    return run
 
 
 def head_of(path):
@@ -466,25 +346,6 @@ def said_of(path, head):
             f"{metadata[key]!r}. Export the model again."
         ) from error
     return said
-
-
-def metadata_in(session, path):
-    """What a file says of itself, a dict of strings; see `metadata_of`.
-
-    Raises:
-        ExportError: it cannot be read.
-    """
-    try:
-        return session.get_modelmeta().custom_metadata_map
-    except UnicodeDecodeError as error:
-        raise ExportError(
-            f"{path}: its metadata should be in UTF-8: {error}. Export the model again."
-        ) from error
-
-
-def takes_text(session):
-    """Whether a function of text is in a session."""
-    return any(given.type == "tensor(string)" for given in session.get_inputs())
 
 
 def names_of(task):

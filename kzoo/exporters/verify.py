@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from kzoo.config import ModelConfig
-from kzoo.exporters import agreement, genai, onnx, saved_model, weights
+from kzoo.exporters import agreement, genai, onnx, onnx_session, saved_model, weights
 from kzoo.exporters import text as text_form
 from kzoo.exporters.artifact import (
     REPORT,
@@ -112,9 +112,9 @@ def verify(path, task, inputs=None):
         saved_model.check_runtime(path)
     opened, head_of = {}, functools.cache(onnx.head_of)
     if is_file_name(path) and not path.is_dir():
-        opened[path] = session = onnx.open_session(path)
-        text = onnx.takes_text(session)
-        if onnx.metadata_in(session, path).get("exporter") == "tf2onnx":
+        opened[path] = session = onnx_session.open_session(path)
+        text = onnx_session.takes_text(session)
+        if onnx_session.metadata_in(session, path).get("exporter") == "tf2onnx":
             return _verify_converted(path, session, task, inputs)
         _check_said(path, onnx.said_of(path, head_of(path)), task)
     beside = _check_folder(path, task, format)
@@ -124,7 +124,7 @@ def verify(path, task, inputs=None):
         said = {"functions": declared}
     if format == "onnx" and not said and not opened:
         for file in sorted(path.glob("*.onnx"))[:1]:
-            text = onnx.takes_text(onnx.open_session(file))
+            text = onnx_session.takes_text(onnx_session.open_session(file))
     functions = {f.name: f for f in offered(task, format, text)}
     if said:
         functions = {n: f for n, f in functions.items() if n in said["functions"]}
@@ -136,7 +136,7 @@ def verify(path, task, inputs=None):
     mode, paths, heads = None, {}, {}
 
     def session_of(name):
-        return opened.get(paths[name]) or onnx.open_session(paths[name])
+        return opened.get(paths[name]) or onnx_session.open_session(paths[name])
 
     if format != "tf_saved_model":
         paths = _onnx_files(path, functions, opened, said, format)
@@ -148,7 +148,7 @@ def verify(path, task, inputs=None):
             silences += _silence(file, {**beside, **inside}, task)
             onnx.check_defaults(functions[name], file, head)
         name, file = next(iter(paths.items()))
-        mode = onnx.metadata_in(session_of(name), file).get("quantize")
+        mode = onnx_session.metadata_in(session_of(name), file).get("quantize")
         if mode not in (None, *MODES):
             raise ExportError(
                 f"{path} says that it is quantized as {mode!r}. Expected one of "
@@ -314,8 +314,8 @@ def _verify_other(path, model, inputs):
     """Verifies a file that tf2onnx made of a model that is no task."""
     made = path.is_file() and is_file_name(path)
     if made:
-        session = onnx.open_session(path)
-        made = onnx.metadata_in(session, path).get("exporter") == "tf2onnx"
+        session = onnx_session.open_session(path)
+        made = onnx_session.metadata_in(session, path).get("exporter") == "tf2onnx"
     if not made:
         raise ExportError(
             f"{type(model).__name__} is no task of kzoo, so that it is compared with a "

@@ -380,8 +380,8 @@ def test_a_single_file_is_opened_once_to_be_verified(tmp_path, monkeypatch):
         opened.append(path)
         return original(path)
 
-    original = kzoo.exporters.onnx.open_session
-    monkeypatch.setattr(kzoo.exporters.onnx, "open_session", open_session)
+    original = kzoo.exporters.onnx_session.open_session
+    monkeypatch.setattr(kzoo.exporters.onnx_session, "open_session", open_session)
     model = make(num_layers=1)
     for name in ("forward", "generate"):
         model.export(path, format="onnx", functions=name, overwrite=True)

@@ -12,7 +12,7 @@ import pytest
 import kzoo
 from kzoo import ops
 from kzoo.exporters import ExportError
-from kzoo.exporters.onnx import open_session
+from kzoo.exporters.onnx_session import open_session
 from tests.harness import MODERN, nodes, perturb
 from tests.harness import small_task as make
 

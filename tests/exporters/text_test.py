@@ -18,6 +18,7 @@ from kzoo.exporters import (
     agreement,
     answers_from,
     checks,
+    onnx_session,
     verify,
 )
 from kzoo.exporters import onnx as onnx_export
@@ -93,7 +94,7 @@ def make(kind, tokenizer, **changes):
 
 
 def session_of(path):
-    return onnx_export.open_session(path)
+    return onnx_session.open_session(path)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -674,7 +675,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, trained, monkeypatc
     model.export(tmp_path / "model.onnx", format="onnx", text=True)
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(ExportError, match=r'pip install "kzoo\[text\]"'):
-        onnx_export.open_session(tmp_path / "model.onnx")
+        onnx_session.open_session(tmp_path / "model.onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ExportError, match=r'pip install "kzoo\[text\]"'):
         model.export(tmp_path / "other.onnx", format="onnx", text=True)

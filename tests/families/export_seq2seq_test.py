@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.exporters import onnx as onnx_export
+from kzoo.exporters import onnx_session
 from kzoo.tasks.exported_generation import ExportsGeneration
 from kzoo.tokenizers import load_pretrained_tokenizer
 from tests.golden import folders as golden
@@ -51,7 +51,7 @@ def test_a_file_has_the_language_and_all_ends_of_its_model(tmp_path):
     assert expected[0] == tokenizer.conventions.target_prefix[0]
     report = model.export(tmp_path / "m", format="onnx", functions=["generate"])
     assert "search_defaults" not in str(report)  # the file has them
-    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    session = onnx_session.open_session(tmp_path / "m" / "generate.onnx")
     inputs = {name: np.array(value) for name, value in options.items()}
     inputs["encoder_token_ids"] = np.array(ids)
     (sequences,) = session.run(["sequences"], inputs)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import kzoo
-from kzoo.exporters import ExportError
-from kzoo.exporters import onnx as onnx_export
+from kzoo.exporters import ExportError, onnx_session
 from kzoo.tokenizers import load_pretrained_tokenizer
 from tests.golden import folders as golden
 from tests.harness import perturb
@@ -233,7 +232,7 @@ def test_files_begin_with_the_languages_code_by_themselves(load, tmp_path):
     tokenizer, cases = load("mbart50")
     model = make(kzoo.Seq2SeqLM, tokenizer, positions="rotary")
     model.export(tmp_path / "m", format="onnx", functions=["generate"])
-    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    session = onnx_session.open_session(tmp_path / "m" / "generate.onnx")
     ids = np.array(cases["ids"][:1])
     (sequences, *_) = session.run(
         ["sequences"], {"encoder_token_ids": ids, "max_new_tokens": np.array(4)}
@@ -280,7 +279,7 @@ def test_more_ends_of_a_models_config_end_what_is_generated(load, tmp_path):
     text = cases["texts"][0]
     expected = model.generate(text, max_new_tokens=6)
     model.export(tmp_path / "m", format="onnx", functions=["generate"], text=True)
-    session = onnx_export.open_session(tmp_path / "m" / "generate.onnx")
+    session = onnx_session.open_session(tmp_path / "m" / "generate.onnx")
     inputs = {"text": np.array([text], object), "max_new_tokens": np.array(6)}
     (texts,) = session.run(["generated_text"], inputs)
     assert texts[0, 0] == expected

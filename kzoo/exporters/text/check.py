@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kzoo.exporters import onnx, saved_model
+from kzoo.exporters import onnx, onnx_session, saved_model
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.signatures import Argument, Function
 from kzoo.exporters.text.strings import MINIMUM_OPSET
@@ -172,6 +172,6 @@ def _runner(function, format):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tokenizer.onnx"
             write_model(graph, path, metadata={})
-            return onnx.runner(function, onnx.open_session(path))
+            return onnx_session.runner(function, onnx_session.open_session(path))
     session = saved_model._Session(function, saved_model._concrete(function))
     return lambda inputs: dict(zip(function.outputs, session.run(None, inputs)))

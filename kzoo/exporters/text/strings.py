@@ -10,7 +10,7 @@ import json
 import numpy as np
 
 from kzoo import ops
-from kzoo.exporters.onnx import EXTENSIONS
+from kzoo.exporters.onnx_session import EXTENSIONS
 from kzoo.ops.dispatch import op
 from kzoo.ops.onnx_value import current_graph
 

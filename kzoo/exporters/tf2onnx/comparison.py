@@ -5,7 +5,7 @@ import numpy as np
 
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
-from kzoo.exporters.onnx import open_session
+from kzoo.exporters.onnx_session import open_session
 from kzoo.exporters.tolerances import TOLERANCES
 
 BATCH_SIZES = (1, 2, 4)  # of the three verification runs
