@@ -79,5 +79,5 @@ def is_far(sizes):
     far = sizes > FAR
     if not far.any():  # nor of any larger median
         return far
-    real = sizes[sizes < NOTHING]
+    real = np.unique(sizes[sizes < NOTHING])  # most may be one, of what is masked
     return sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)

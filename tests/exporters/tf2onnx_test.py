@@ -252,6 +252,23 @@ def test_weights_of_a_loop_and_outside_are_stored_once(tmp_path):
     assert stored_bytes(graph) <= sum(w.numpy().nbytes for w in model.weights) + 512
 
 
+RECURRENT = {
+    "gru": lambda: [layers.GRU(3)],
+    "simple": lambda: [layers.SimpleRNN(3, return_sequences=True)],
+    "both ways": lambda: [layers.Bidirectional(layers.GRU(3, return_sequences=True))],
+    "cells": lambda: [layers.RNN([layers.LSTMCell(4), layers.GRUCell(3)])],
+    "masked lstm": lambda: [layers.Masking(), layers.LSTM(3)],
+    "masked gru": lambda: [layers.Masking(), layers.GRU(3, reset_after=False)],
+}
+
+
+@pytest.mark.parametrize("steps", [None, 5], ids=["any length", "five steps"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers(name, steps, tmp_path):
+    x = keras.Input((steps, 6), name="x")
+    exported(keras.Model(x, keras.Sequential(RECURRENT[name]())(x)), tmp_path)
+
+
 # What tf2onnx writes and every runtime computes otherwise.
 
 
@@ -983,6 +1000,25 @@ def test_a_file_has_a_file_s_name_and_is_verified_again(tmp_path):
     assert len(report.checks) == 3 and report.files == {path.name: path.stat().st_size}
     model.layers[-1].bias.assign(np.ones(3))
     with pytest.raises(ExportError, match="differs"):
+        verify(path, model)
+
+
+@pytest.mark.parametrize("masked", [slice(1), slice(2)], ids=["one", "most"])
+def test_masked_numbers_do_not_allow_the_others_to_differ(masked, tmp_path):
+    inputs = keras.Input((6,), name="x")
+
+    def mask(x):
+        hidden = np.zeros(3, "float32")
+        hidden[masked] = -1e9
+        return x + hidden
+
+    dense = layers.Dense(3)
+    model = keras.Model(inputs, Apply(mask)(dense(inputs)))
+    path = tmp_path / "model.onnx"
+    export(model, path, "onnx", exporter="tf2onnx")
+    assert max(check["difference"] for check in verify(path, model).checks) < 1e-5
+    dense.bias.assign([0, 0, 1e-3])
+    with pytest.raises(ExportError, match="differs from the Keras model by 0.001 "):
         verify(path, model)
 
 

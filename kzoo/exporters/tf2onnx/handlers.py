@@ -309,9 +309,10 @@ def _cut(graph, x, axis, start, stop):
 def _ordered(graph, x):
     """Numbers in the order of `x`, of a dtype that onnxruntime compares."""
     dtype, shape = graph.get_dtype(x), graph.get_shape(x)
-    if dtype in (*REAL, INT32, INT64):
+    if dtype in REAL:
         return x
-    x = _cast(graph, x, dtype, INT64)
+    # Whatever the graph says: it may be a loop's own counter, INT64 in the file.
+    x = _emit(graph, "Cast", [x], INT64, shape, to=INT64)
     if dtype == UINT64:  # the upper half is negative by now
         x = _emit(graph, "Add", [x, _number(graph, -(2**63), INT64)], INT64, shape)
     return x
