@@ -101,6 +101,7 @@ def verify(path, task, inputs=None):
     check_model(task)
     said = said_of(path)
     _check_whole(path, said)
+    _check_unchanged(path, said)  # before it is run: onnxruntime may abort on it
     silences = []
     if path.is_dir() and "sha256" not in said:
         silences.append(_UNREPORTED.format(path, REPORT))
@@ -187,7 +188,6 @@ def verify(path, task, inputs=None):
             genai.verify(task, path, report, some)
         reports.append(report)
     # What no number has shown.
-    _check_unchanged(path, said)
     with lora_merged(task):
         if format == "tf_saved_model":
             weights.check_saved_model(path, task)

@@ -239,6 +239,8 @@ def _alike(found, right, packed=False):
     parts = [slice(i, i + rows) for i in range(0, len(right), rows)]
     if all((found[part] == right[part]).all() for part in parts):
         return True
+    if right.dtype.kind in "iu" and right.dtype.itemsize > 1:
+        return False
     tolerance = _TOLERANCE.get(right.dtype.name, 0.0)
     most = max(np.nanmax(np.abs(_wide(right[part])), initial=0.0) for part in parts)
     within = 1.0 if right.dtype == "uint8" else tolerance * most
@@ -257,7 +259,7 @@ def _alike(found, right, packed=False):
 def _wide(array, packed=False):
     if packed and array.dtype == "uint8":
         array = np.stack([array & 15, array >> 4])
-    return array.astype("float32")
+    return array.astype(np.result_type(array.dtype, np.float32))
 
 
 def _text(x):

@@ -455,6 +455,37 @@ def test_a_change_that_no_case_notices_is_refused(tmp_path):
         verify(path, model)
 
 
+def test_a_large_integer_is_compared_as_it_is(generating, tmp_path):
+    """float32 has not the lowest `seed` and its neighbours."""
+    model, path = generating
+    proto = onnx.load(path)
+    lowest = [
+        tensor
+        for tensor in proto.graph.initializer
+        if onnx.numpy_helper.to_array(tensor).tolist() == -(2**31)
+    ]
+    for tensor in lowest:
+        value = np.int64(-(2**31) + 1)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    assert len(lowest) == 1
+    with pytest.raises(ExportError, match=f"stores {lowest[0].name} otherwise"):
+        verify(tmp_path / "model.onnx", model)
+
+
+def test_a_changed_file_is_refused_before_it_is_run(tmp_path, monkeypatch):
+    """Some change may end the process that runs it."""
+    model, path = classifier("a", "b"), tmp_path / "model"
+    model.export(path, format="onnx")
+    proto = onnx.load(path / "forward.onnx", load_external_data=False)
+    proto.graph.node[0].doc_string = "changed"
+    onnx.save(proto, path / "forward.onnx")
+    module = sys.modules["kzoo.exporters.verify"]
+    monkeypatch.setattr(module, "references", lambda *_: pytest.fail("it was run"))
+    with pytest.raises(ExportError, match="forward.onnx was changed since it was exp"):
+        verify(path, model)
+
+
 def test_names_notes_and_orders_of_nodes_are_no_change(tmp_path):
     model = classifier("a", "b")
     path = tmp_path / "model.onnx"
