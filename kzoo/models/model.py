@@ -28,6 +28,31 @@ class Model(Emits, *_BASES, keras.Model):
         super().__init__(*args, **kwargs)
         self.autocast = False
 
+    def compute_output_shape(self, input_shape):
+        """Shapes of what `call` gives for ids of the shapes, such as (B, T)."""
+        if not self.built:  # its parts would be, and not in its name scope
+            self.build(input_shape)
+        ids = keras.tree.map_shape_structure(
+            lambda shape: keras.KerasTensor(shape, dtype="int32"), input_shape
+        )
+        outputs = self.compute_output_spec(ids)
+        return keras.tree.map_structure(lambda output: output.shape, outputs)
+
+    def compute_output_spec(self, *args, **kwargs):
+        """What `call` gives, on request several."""
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def quantize(self, *_, **__):
+        """Keras's; refused.
+
+        Raises:
+            ValueError: always; files of small weights are exported.
+        """
+        raise ValueError(
+            f"{self.name}: kzoo's layers are not quantised in Keras. Export a task, "
+            'with export(path, format="onnx", quantize="int8"), or "int4".'
+        )
+
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Reads what `save_weights` wrote, or the weights of a `.keras`, as Keras does.
 

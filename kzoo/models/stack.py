@@ -338,7 +338,15 @@ class Stack(Model):
         """
         if x is None:
             return
-        shape = tuple(x.shape)
+        if hasattr(x, "row_splits"):
+            raise ValueError(
+                f"{self.name}: {name} must be padded. Received: a ragged tensor; its "
+                "to_tensor() fills short rows."
+            )
+        try:
+            shape = tuple(x.shape)
+        except ValueError:  # TensorFlow's, of unknown rank
+            shape = None
 
         def are_known(lengths):
             return all(isinstance(length, int) for length in lengths)
@@ -346,7 +354,7 @@ class Stack(Model):
         def fits(length, axis):
             return not are_known([length, *axis[1:]]) or length in axis[1:]
 
-        if len(shape) != len(axes) or not all(map(fits, shape, axes)):
+        if shape is None or len(shape) != len(axes) or not all(map(fits, shape, axes)):
             said = (
                 f"{axis} {' or '.join(map(str, dict.fromkeys(lengths)))}"
                 if lengths and are_known(lengths)
@@ -355,7 +363,7 @@ class Stack(Model):
             )
             raise ValueError(
                 f"{self.name}: {name} must have the axes ({', '.join(said)}). "
-                f"Received: shape {shape}."
+                f"Received: shape {x.shape if shape is None else shape}."
             )
 
     def _check_length(self, length):

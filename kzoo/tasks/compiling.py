@@ -80,6 +80,8 @@ class Compiles(keras.Model):
             loss = self.default_loss(label_smoothing)
         if metrics == "auto":
             metrics = self.default_metrics()
+        elif metrics is None:
+            metrics = []  # with `None` Keras keeps those of the `compile` before
         metrics = self._without_filling(metrics)
         if "weighted_metrics" in kwargs:
             kwargs["weighted_metrics"] = self._without_filling(

@@ -220,17 +220,6 @@ class Task(Compiles, FineTunes, Saves, Model):
                 "build(), before super().build(), with names; metrics may come later."
             )
 
-    def quantize(self, *_, **__):
-        """Keras's; refused.
-
-        Raises:
-            ValueError: always; files of small weights are exported.
-        """
-        raise ValueError(
-            f"{self.name}: kzoo's layers are not quantised in Keras. Export it with "
-            'export(path, format="onnx", quantize="int8"), or "int4".'
-        )
-
 
 def out_of_table(ids, size):
     """An id that is not in [0, size), or `None`; of a list or an array of integers."""

@@ -542,6 +542,33 @@ def test_memory_goes_with_cross_attention():
         Decoder(stack(causal=True))(ids, memory=memory)
 
 
+def test_a_stack_reads_each_sentence_of_a_document():
+    model = Encoder(stack())
+    assert model.compute_output_shape((6, 7)) == (6, 7, model.config.hidden_dim)
+    inputs = keras.Input((3, 7), dtype="int32")
+    document = keras.Model(inputs, keras.layers.TimeDistributed(model)(inputs))
+    ids = random_ids(model.config, (2, 3, 7))
+    found, expected = document(ids), model(ids.reshape(6, 7))
+    np.testing.assert_allclose(
+        to_numpy(found).reshape(6, 7, -1), to_numpy(expected), atol=1e-5
+    )
+    states, weights = model(keras.Input((7,), dtype="int32"), return_weights=True)
+    assert states.shape[1:] == (7, model.config.hidden_dim)
+    assert weights["self_attention"][0].shape[2:] == (7, 7)
+
+
+@pytest.mark.tensorflow
+def test_ragged_ids_and_those_of_unknown_rank_are_refused():
+    import tensorflow as tf
+
+    model = Encoder(stack())
+    with pytest.raises(ValueError, match="padded. Received: a ragged tensor; its to_t"):
+        model(tf.ragged.constant([[1, 2], [3]]))
+    traced = tf.function(model, input_signature=[tf.TensorSpec(None, tf.int32)])
+    with pytest.raises(ValueError, match=r"\(batch, tokens\). Received: shape <unkno"):
+        traced(np.ones((2, 4), "int32"))
+
+
 def test_ids_masks_and_segments_of_another_shape_are_refused():
     model = Encoder(stack(num_segments=2))
     ids = np.ones((2, 4), "int32")

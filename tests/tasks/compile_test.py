@@ -369,8 +369,25 @@ def test_a_saved_compile_chooses_again_where_it_is_loaded():
 
 
 def test_keras_does_not_quantise():
-    with pytest.raises(ValueError, match='quantize="int8"'):
-        causal().quantize("int8")
+    model = causal()
+    for each in (model, model.decoder):
+        with pytest.raises(ValueError, match=f'{each.name}: .*quantize="int8"'):
+            each.quantize("int8")
+
+
+@pytest.mark.parametrize("kind", ["metrics", "weighted_metrics"])
+def test_no_metrics_leave_none_of_an_earlier_compile(kind):
+    """They would count what fills the last batch: NaN, or a class that there is not."""
+    model = kzoo.TextRegressor.from_size("tiny", TOKENIZER, **SMALL)
+    x, y = WORDS[:5], np.arange(5.0)
+    model.compile("sgd", **{"metrics": None, kind: ["mae"]})
+    assert np.isfinite(model.evaluate(x, y, batch_size=4, verbose=0)).all()
+    model.compile("sgd", metrics=None)
+    found = model.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)
+    np.testing.assert_allclose(
+        found["loss"], np.mean((model.predict(x, verbose=0)[:, 0] - y) ** 2), rtol=1e-5
+    )
+    assert list(found) == ["loss"]
 
 
 @pytest.mark.tensorflow
