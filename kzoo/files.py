@@ -63,6 +63,20 @@ def make_folder(folder):
     folder.mkdir(parents=True, exist_ok=True)
 
 
+def make_writable(folder):
+    """Makes a folder as `make_folder`, and a file in it, to be told at once if not.
+
+    Raises:
+        OSError: no file can be made there; it names the folder.
+    """
+    make_folder(folder)
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+
+
 def _refuse_missing(folder, named):
     if not folder.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(named))

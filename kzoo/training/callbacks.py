@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kzoo.arguments import arguments_of
-from kzoo.files import make_folder, write_json
+from kzoo.files import make_folder, make_writable, write_json
 from kzoo.training.state_file import (
     check_fits,
     open_variables,
@@ -101,8 +101,8 @@ class ResumableCheckpoint(_Callback):
             import torch
 
             self._seed = int(torch.randint(2**31, ()))
+        make_writable(self.path.parent)  # at the end of an epoch it is too late
         if not self.path.exists():
-            make_folder(self.path.parent)  # at the end of an epoch it is too late
             return
         model = self.model
         with open_variables(self.path) as (meta, read):
@@ -214,7 +214,7 @@ class CheckpointAverage(_Callback):
 
     def on_train_begin(self, logs=None):
         """Makes the folder: at the end of an epoch it is too late."""
-        make_folder(self.folder)
+        make_writable(self.folder)
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes this epoch's weights and removes those no longer needed."""
@@ -318,7 +318,7 @@ class BestEpoch(_Callback):
 
     def on_train_begin(self, logs=None):
         """Makes the folder: at the end of an epoch it is too late."""
-        make_folder(self.path.parent)
+        make_writable(self.path.parent)
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the weights if this epoch is the best."""
@@ -391,7 +391,7 @@ class EpochHistory(_Callback):
 
     def on_train_begin(self, logs=None):
         """Looks at what earlier epochs left: at the end of one it is too late."""
-        make_folder(self.path.parent)
+        make_writable(self.path.parent)
         self._read()
 
     def _read(self):

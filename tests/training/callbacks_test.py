@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -322,6 +323,31 @@ def test_bfloat16_weights_are_saved_and_averaged(tmp_path):
         model, 2, CheckpointAverage(tmp_path / "e"), ResumableCheckpoint(tmp_path / "r")
     )
     assert model.layers[0].kernel.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda path: BestEpoch(path / "best.npz", "loss"),
+        CheckpointAverage,
+        lambda path: EpochHistory(path / "history.json"),
+        lambda path: ResumableCheckpoint(path / "resume.npz"),
+    ],
+    ids=["best", "average", "history", "resumable"],
+)
+def test_a_folder_that_cannot_be_written_is_named_before_the_work(
+    callback, tmp_path, monkeypatch
+):
+    recorder = Recorder()
+    fit(new_model(), 1, callback(tmp_path), recorder)
+
+    def full(dir):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{dir}/tmpfile")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match=f"No space left.*'{tmp_path}'"):
+        fit(new_model(), 2, callback(tmp_path), recorder)
+    assert len(recorder.weights) == 1
 
 
 def test_nothing_to_average_and_nothing_to_restore(tmp_path):
