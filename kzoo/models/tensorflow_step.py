@@ -7,7 +7,7 @@ class WaitsForData:
     Keras asks for a batch inside a step's graph. Where a pipeline of unknown length has
     ended, TensorFlow ran what needs no batch before it noticed: the optimizer's count,
     weight decay, seeds of dropout and the turn of accumulated gradients went a step
-    further in every epoch.
+    further in every epoch. Here a step begins when its batch is there.
     """
 
     def _make_function(self, step_function):
@@ -16,10 +16,29 @@ class WaitsForData:
         if self.jit_compile:  # XLA begins nothing before all that it reads is there
             return super()._make_function(step_function)
 
-        def step(data):
+        def guarded(data):
             with tf.control_dependencies(
                 [x for x in tf.nest.flatten(data, True) if x is not None]
             ):
                 return step_function(data)
 
-        return super()._make_function(step)
+        steps = super()._make_function(guarded)
+        # Keras asks before each of several, and of those that are no graph.
+        asked = self.run_eagerly or self.steps_per_execution > 1
+        if asked or self._distribute_strategy:
+            return steps
+
+        @tf.function(reduce_retracing=True)
+        @tf.autograph.experimental.do_not_convert
+        def step(batch):
+            return step_function(batch.get_value())
+
+        def next_step(iterator):
+            if not isinstance(iterator, tf.data.Iterator):
+                return steps(iterator)
+            batch = iterator.get_next_as_optional()
+            if not batch.has_value():
+                raise StopIteration
+            return step(batch)
+
+        return next_step

@@ -159,6 +159,33 @@ def test_no_step_is_taken_where_a_pipeline_of_unknown_length_ends(rounds):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("at_a_time", [1, 3])
+def test_no_step_begins_where_a_pipeline_of_unknown_length_ends(at_a_time):
+    """Not even what a graph runs before all else, by whatever order it is in."""
+    import tensorflow as tf
+
+    class Counted(kzoo.CausalLM):
+        begun = tf.Variable(0, trainable=False)
+
+        def train_step(self, data):
+            with tf.control_dependencies(None):
+                self.begun.assign_add(1)
+            return super().train_step(data)
+
+    ids = ids_of(WORDS[:16])
+
+    def batches():
+        yield from ({"token_ids": ids[first : first + 4]} for first in range(0, 16, 4))
+
+    kind = {"token_ids": tf.TensorSpec((None, ids.shape[1]), "int32")}
+    pipeline = tf.data.Dataset.from_generator(batches, output_signature=kind)
+    model = Counted.from_size("tiny", TOKENIZER, num_layers=1)
+    model.compile(steps_per_execution=at_a_time)
+    model.fit(pipeline, epochs=3, verbose=0)
+    assert int(model.begun) == int(model.optimizer.iterations) == 12
+
+
 def test_a_second_fit_goes_on_from_the_average_of_the_first():
     model = compiled(causal(), keras.optimizers.Adam(0.01, use_ema=True))
     for _ in range(2):
