@@ -10,8 +10,8 @@ Each .onnx file of the folder is an address, its inputs are the keys of the JSON
 its outputs those of the answer; what the file has a default for may be left out.
 `GET /` says all of them. A wrong input has an answer with status 422 that names it;
 so has one that would keep the service busy, or need much memory, which grows with the
-square of a text's length: see `--most-new-tokens`, `--most-beams`, `--most-texts` and
-`--most-input`.
+square of a text's length: see `--most-new-tokens`, `--most-beams`, `--most-texts`,
+`--most-work`, which is for their product, and `--most-input`.
 Status 500 says that the file gives no number for an input.
 """
 
@@ -25,6 +25,8 @@ import numpy as np
 import onnxruntime
 import onnxruntime_extensions
 import uvicorn
+
+USUAL = {"max_new_tokens": 128, "beams": 1}  # kzoo's defaults, where nothing is asked
 
 # What numpy calls a type of the file's, and what of JSON it is.
 TYPES = {
@@ -47,12 +49,21 @@ class Function:
         most_texts: how many rows a needed input may have.
         most_input: how many characters all needed inputs may have, or ids, the texts of
             one counted as long as its longest.
+        most_work: how many tokens may be generated, in all beams of all rows; where
+            nothing is asked, as in `USUAL`.
     """
 
     def __init__(
-        self, path, threads=0, most=None, most_texts=math.inf, most_input=math.inf
+        self,
+        path,
+        threads=0,
+        most=None,
+        most_texts=math.inf,
+        most_input=math.inf,
+        most_work=math.inf,
     ):
         self.most, self.most_texts, self.most_input = most or {}, most_texts, most_input
+        self.most_work = most_work
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
@@ -109,6 +120,13 @@ class Function:
                     f"{list(self.needed)} must have at most {most} {of}. "
                     f"Received: {received}."
                 )
+        asked = {name: int(feed.get(name, USUAL[name])) for name in USUAL}
+        work = rows * math.prod(asked.values())
+        if USUAL.keys() <= self.inputs.keys() and work > self.most_work:
+            raise ValueError(
+                f"At most {self.most_work} tokens are generated here, in all beams of "
+                f"all texts. Received: {rows} texts, {asked}, which are {work}."
+            )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")
@@ -184,6 +202,7 @@ def service(
     most_beams=32,
     most_texts=64,
     most_input=10_000,
+    most_work=16_384,
 ):
     """The application of a folder's files, or of one file.
 
@@ -194,6 +213,7 @@ def service(
         most_beams: likewise.
         most_texts: likewise.
         most_input: characters of its needed inputs, or ids, see `Function`.
+        most_work: tokens in all beams of all texts, likewise.
 
     Raises:
         FileNotFoundError: there is no .onnx file.
@@ -205,7 +225,7 @@ def service(
             f"{folder} has no .onnx file. Expected what `kzoo export --text` wrote."
         )
     most = {"max_new_tokens": most_new_tokens, "beams": most_beams}
-    limits = most, most_texts, most_input
+    limits = most, most_texts, most_input, most_work
     functions = {path.stem: Function(path, threads, *limits) for path in files}
     app = fastapi.FastAPI(title=folder.name)
 
@@ -243,8 +263,14 @@ def main():
         default=10_000,
         help="characters or ids of a request, its texts as long as the longest",
     )
+    parser.add_argument(
+        "--most-work",
+        type=int,
+        default=16_384,
+        help="tokens that a request generates, in all beams of all its texts",
+    )
     asked = parser.parse_args()
-    most = ("most_new_tokens", "most_beams", "most_texts", "most_input")
+    most = ("most_new_tokens", "most_beams", "most_texts", "most_input", "most_work")
     for name, least in (("threads", 0), *((name, 1) for name in most)):
         if getattr(asked, name) < least:
             option = f"--{name.replace('_', '-')}"

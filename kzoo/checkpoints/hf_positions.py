@@ -48,7 +48,10 @@ def rotary(part=None, parted=1.0, older="rope_theta"):
         keys = {older: rope["rope_theta"], **_older_scaling(scaling)}
         width, turned = field_of("head_dim"), field_of("rotary_dim")
         if part is not None and (turned is not None or parted != 1):
-            rope["partial_rotary_factor"] = keys[part] = (turned or width) / width
+            share = (turned or width) / width
+            if int(width * share) != (turned or width):  # as it is read
+                share = math.nextafter(share, 2)
+            rope["partial_rotary_factor"] = keys[part] = share
         return {**keys, "rope_parameters": rope}
 
     names = ("rope_parameters", "rope_scaling", "rope_theta", older, share)
@@ -215,7 +218,8 @@ def window(
             for i in range(number)
         ]
         # Some classes take no None for a length, and no layer has it then.
-        return {**({key: length} if length else {}), "layer_types": kinds, **turned}
+        given = {} if length is None else {key: length}
+        return {**given, "layer_types": kinds, **turned}
 
     names = (key, "layer_types", "num_hidden_layers", *read_types)
     return Rule((*names, *([switch] if switch else ())), read, write)

@@ -2,10 +2,21 @@
 
 import dataclasses
 
+from kzoo.checkpoints.hf_config import Unsupported
 from kzoo.checkpoints.naming import encoder_decoder_heads
 from kzoo.checkpoints.rows import Choice, Raw
 from kzoo.checkpoints.table import Family
 from kzoo.families.fairseq import MODULES, rules
+
+
+def _depth(keys):
+    said, layers = keys.get("num_hidden_layers"), keys["encoder_layers"]
+    if said not in (None, layers):
+        raise Unsupported(
+            f"num_hidden_layers={said} is not supported beside encoder_layers={layers}:"
+            " one is to repeat the other."
+        )
+
 
 BART = Family(
     model_type="bart",
@@ -44,7 +55,7 @@ BART = Family(
         "encoder_layerdrop",
         "extra_pos_embeddings",
         "force_bos_token_to_be_generated",  # of searches
-        "num_hidden_layers",  # repeats encoder_layers
+        "num_hidden_layers",  # repeats encoder_layers: `_depth`
         "replacing_rate",  # of distillation, as the next three
         "save_step",
         "student_decoder_layers",
@@ -53,6 +64,7 @@ BART = Family(
     searches={"forced_eos_token_id": 2},
     num_labels=3,
     ignored=(r".*coder\.version",),
+    checks=(_depth,),
 )
 
 

@@ -71,6 +71,11 @@ def test_json_is_answered_as_keras_does(client):
         ({"text": ["a" * 5001, "b"]}, "at most 10000 characters or ids, all rows as"),
         ({"text": [""] * 65}, "['text'] must have at most 64 rows"),
         ({"text": "a", "max_new_tokens": 1025}, "max_new_tokens must be at most 1024"),
+        (
+            {"text": "a", "max_new_tokens": 1024, "beams": 17},
+            "At most 16384 tokens are",
+        ),
+        ({"text": ["a"] * 64, "beams": 3}, "'beams': 3}, which are 24576."),
     ],
 )
 def test_a_wrong_input_is_named(client, given, message):

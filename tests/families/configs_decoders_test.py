@@ -731,6 +731,18 @@ def test_rotary_positions_are_written_in_older_keys_too(row, names, tmp_path):
     assert family.read_config(of_new) == again
 
 
+@pytest.mark.parametrize("width", [44, 46, 52, 78, 86, 88, 160])
+@pytest.mark.parametrize("name", ["pythia-70m", "Phi-3-mini-4k-instruct"])
+def test_each_share_of_a_head_that_rotates_is_written_as_it_is_read(name, width):
+    keys, *_ = PUBLISHED[name]
+    family = family_of(keys["model_type"])
+    heads = dict(num_heads=2, num_key_value_heads=2, head_dim=width)
+    config = family.read_config(keys).replace_in_stacks(hidden_dim=2 * width, **heads)
+    for turned in range(2, width, 2):
+        partly = config.replace_in_stacks(rotary_dim=turned)
+        assert family.read_config(family.write_config(partly)) == partly
+
+
 @pytest.mark.parametrize("row", ["llama3", "gemma3"])
 def test_two_keys_of_rotary_positions_that_differ_are_refused(row, tmp_path):
     config = written(row, tmp_path)[1]["config"]

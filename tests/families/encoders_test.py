@@ -344,6 +344,14 @@ def test_albert_needs_whole_groups():
         family_of("albert").read_config(keys)
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 128])
+def test_modernbert_s_windows_are_written_as_they_are_read(length):
+    family = family_of("modernbert")
+    config = family.read_config({**MODERNBERT_BASE, "local_attention": length})
+    assert config.encoder.attention_window == length // 2 + 1
+    assert family.read_config(family.write_config(config)) == config
+
+
 def test_modernbert_scales_windows_as_old_files_do():
     scaling = {"rope_type": "linear", "factor": 2.0}
     keys = {**MODERNBERT_BASE, "rope_scaling": scaling}

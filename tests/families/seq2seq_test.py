@@ -169,6 +169,8 @@ REFUSED = [
     (BART_LARGE_CNN, dict(activation_function="gelu_10"), "gelu_10"),
     (BART_LARGE_CNN, dict(normalize_before=True), "normalize_before=True"),
     (BART_LARGE_CNN, dict(tie_word_embeddings=False), "tie_word_embeddings=False"),
+    (BART_LARGE_CNN, dict(num_hidden_layers=1), "num_hidden_layers=1 .*_layers=12"),
+    (PEGASUS_XSUM, dict(encoder_layers=6), "num_hidden_layers=16 .*_layers=6:"),
     (MBART_50, dict(add_final_layer_norm=False), "add_final_layer_norm=False"),
     (OPUS_MT_EN_DE, dict(normalize_embedding=True), "normalize_embedding=True"),
     (OPUS_MT_EN_DE, dict(tie_word_embeddings=False), "share_encoder_decoder_embedd"),
@@ -181,6 +183,12 @@ REFUSED = [
 def test_what_is_not_computed_is_refused_by_name(keys, changes, named):
     with pytest.raises(ValueError, match=named):
         family_of(keys["model_type"]).read_config({**keys, **changes})
+
+
+def test_m2m_100_drops_attention_where_its_config_is_silent():
+    keys = {name: value for name, value in NLLB.items() if name != "attention_dropout"}
+    read = family_of("m2m_100").read_config
+    assert read(keys) == read(NLLB) != read({**NLLB, "attention_dropout": 0.0})
 
 
 def test_tables_that_should_be_one_and_differ_are_refused(tmp_path):
