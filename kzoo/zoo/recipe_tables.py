@@ -181,7 +181,8 @@ class Tokenizer:
         folder: one that holds a tokenizer, instead of the five above.
         splits: every text comes in so many splits into pieces, the first of them the
             most probable and the others drawn (Kudo, 2018,
-            https://arxiv.org/abs/1804.10959). An epoch is as long as with one.
+            https://arxiv.org/abs/1804.10959). An epoch is as long as with one. A folder
+            keeps what was drawn; a training in another one draws, and ends, otherwise.
         alpha: how sharp those draws are, see `SentencePieceTokenizer.sampled`.
     """
 
