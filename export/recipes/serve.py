@@ -120,13 +120,14 @@ class Function:
                     f"{list(self.needed)} must have at most {most} {of}. "
                     f"Received: {received}."
                 )
-        asked = {name: int(feed.get(name, USUAL[name])) for name in USUAL}
-        work = rows * math.prod(asked.values())
-        if USUAL.keys() <= self.inputs.keys() and work > self.most_work:
-            raise ValueError(
-                f"At most {self.most_work} tokens are generated here, in all beams of "
-                f"all texts. Received: {rows} texts, {asked}, which are {work}."
-            )
+        if USUAL.keys() <= self.inputs.keys():
+            asked = {name: int(feed.get(name, USUAL[name])) for name in USUAL}
+            work = rows * math.prod(asked.values())
+            if work > self.most_work:
+                raise ValueError(
+                    f"At most {self.most_work} tokens are generated here, in all beams "
+                    f"of all texts. Received: {rows} texts, {asked}, which are {work}."
+                )
         texts = {k: len(v) for k, v in feed.items() if v.dtype == object}
         if len(set(texts.values())) > 1:
             raise ValueError(f"Texts must be as many everywhere. Received: {texts}.")

@@ -79,5 +79,8 @@ def is_far(sizes):
     far = sizes > FAR
     if not far.any():  # nor of any larger median
         return far
-    real = np.unique(sizes[sizes < NOTHING])  # most may be one, of what is masked
-    return sizes > FAR * max(1.0, np.median(real) if real.size else 0.0)
+    masked = sizes[far & (sizes < NOTHING)]  # most may be: one of each power of two
+    _, first = np.unique(np.frexp(masked)[1], return_index=True)
+    real = np.append(sizes[~far & (sizes < NOTHING)], masked[first])
+    median = np.quantile(real, 0.5, method="lower") if real.size else 0.0
+    return sizes > FAR * max(1.0, median)

@@ -44,19 +44,30 @@ def scaled(default):
     )
 
 
-RULES = (
-    Key("vocab_size", "vocabulary_size"),
-    Key("d_model", "hidden_dim"),
-    *(Key(f"{stack}_layers", f"{stack}.num_layers", 12) for stack in STACKS),
-    *(Key(f"{stack}_ffn_dim", f"{stack}.intermediate_dim", 4096) for stack in STACKS),
-    *(Key(f"{stack}_attention_heads", f"{stack}.num_heads", 16) for stack in STACKS),
-    Key("max_position_embeddings", "max_sequence_length", 1024),
-    Key("dropout", "dropout", 0.1),
-    Key("attention_dropout", "attention_dropout", 0.0),
-    Key("activation_dropout", "feed_forward_dropout", 0.0),
-    Key("init_std", "initializer_range", 0.02),
-    Only("tie_word_embeddings", True),
-)
+def dimensions(attention_dropout=0.0):
+    """The rules of what all configs name alike; a rate where the key is left out."""
+    return (
+        Key("vocab_size", "vocabulary_size"),
+        Key("d_model", "hidden_dim"),
+        *(Key(f"{stack}_layers", f"{stack}.num_layers", 12) for stack in STACKS),
+        *(
+            Key(f"{stack}_ffn_dim", f"{stack}.intermediate_dim", 4096)
+            for stack in STACKS
+        ),
+        *(
+            Key(f"{stack}_attention_heads", f"{stack}.num_heads", 16)
+            for stack in STACKS
+        ),
+        Key("max_position_embeddings", "max_sequence_length", 1024),
+        Key("dropout", "dropout", 0.1),
+        Key("attention_dropout", "attention_dropout", attention_dropout),
+        Key("activation_dropout", "feed_forward_dropout", 0.0),
+        Key("init_std", "initializer_range", 0.02),
+        Only("tie_word_embeddings", True),
+    )
+
+
+RULES = dimensions()
 
 
 def rules(ids, pre_norm, embedding_norm, sines=False, keys=RULES):

@@ -5,10 +5,10 @@ https://arxiv.org/abs/2207.04672
 
 import dataclasses
 
-from kzoo.checkpoints.hf_config import Key, Rule, activation, special_ids
+from kzoo.checkpoints.hf_config import Rule, activation, special_ids
 from kzoo.checkpoints.table import Head
 from kzoo.families.bart import BART
-from kzoo.families.fairseq import RULES, scaled
+from kzoo.families.fairseq import dimensions, scaled
 
 FIRST_POSITION = Rule(  # numbers up to that of padding stand for padding
     ("pad_token_id",),
@@ -27,8 +27,7 @@ M2M_100 = dataclasses.replace(
         initializer="truncated_normal",
     ),
     rules=(
-        *(rule for rule in RULES if rule.names[0] != "attention_dropout"),
-        Key("attention_dropout", "attention_dropout", 0.1),
+        *dimensions(attention_dropout=0.1),
         activation("activation_function", "relu"),
         scaled(True),
         FIRST_POSITION,

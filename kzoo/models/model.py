@@ -28,14 +28,26 @@ class Model(Emits, *_BASES, keras.Model):
         super().__init__(*args, **kwargs)
         self.autocast = False
 
-    def compute_output_shape(self, input_shape):
-        """Shapes of what `call` gives for ids of the shapes, such as (B, T)."""
+    def compute_output_shape(self, input_shape=None, **_):
+        """Shapes of what `call` gives for ids of a shape, such as (B, T).
+
+        Args:
+            input_shape: of the first argument; of a task a dict, by input.
+
+        Raises:
+            NotImplementedError: as Keras has it, where that is not all that is read.
+        """
         if not self.built:  # its parts would be, and not in its name scope
             self.build(input_shape)
-        ids = keras.tree.map_shape_structure(
-            lambda shape: keras.KerasTensor(shape, dtype="int32"), input_shape
-        )
-        outputs = self.compute_output_spec(ids)
+        try:
+            ids = keras.tree.map_shape_structure(
+                lambda shape: keras.KerasTensor(shape, dtype="int32"), input_shape
+            )
+            outputs = self.compute_output_spec(ids)
+        except (TypeError, ValueError) as error:
+            raise NotImplementedError(
+                f"{self.name} tells no output shape for {input_shape}: {error}"
+            ) from error
         return keras.tree.map_structure(lambda output: output.shape, outputs)
 
     def compute_output_spec(self, *args, **kwargs):

@@ -7,7 +7,8 @@ class WaitsForData:
     Keras asks for a batch inside a step's graph. Where a pipeline of unknown length has
     ended, TensorFlow ran what needs no batch before it noticed: the optimizer's count,
     weight decay, seeds of dropout and the turn of accumulated gradients went a step
-    further in every epoch. Here a step begins when its batch is there.
+    further in every epoch. Here a step begins when its batch is there; one of a
+    distribution strategy still within the graph that asks, where all of it waits.
     """
 
     def _make_function(self, step_function):
@@ -23,10 +24,12 @@ class WaitsForData:
                 return step_function(data)
 
         steps = super()._make_function(guarded)
-        # Keras asks before each of several, and of those that are no graph.
+        # Keras asks before each of several steps, and of those that are no graph.
         asked = self.run_eagerly or self.steps_per_execution > 1
         if asked or self._distribute_strategy:
             return steps
+
+        step_function = self._autoconvert_optionals(step_function)
 
         @tf.function(reduce_retracing=True)
         @tf.autograph.experimental.do_not_convert

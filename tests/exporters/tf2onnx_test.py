@@ -1003,9 +1003,10 @@ def test_a_file_has_a_file_s_name_and_is_verified_again(tmp_path):
         verify(path, model)
 
 
+@pytest.mark.parametrize("batch", [None, 1])
 @pytest.mark.parametrize("masked", [slice(1), slice(2)], ids=["one", "most"])
-def test_masked_numbers_do_not_allow_the_others_to_differ(masked, tmp_path):
-    inputs = keras.Input((6,), name="x")
+def test_masked_numbers_do_not_allow_the_others_to_differ(masked, batch, tmp_path):
+    inputs = keras.Input((6,), batch_size=batch, name="x")
 
     def mask(x):
         hidden = np.zeros(3, "float32")

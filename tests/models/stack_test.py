@@ -557,6 +557,32 @@ def test_a_stack_reads_each_sentence_of_a_document():
     assert weights["self_attention"][0].shape[2:] == (7, 7)
 
 
+def test_a_summary_passes_over_shapes_that_are_not_known():
+    """Also of a model of one's own that builds its parts as Keras advises."""
+
+    class Document(keras.Model):
+        def __init__(self, part):
+            super().__init__()
+            self.part = part
+
+        def build(self, input_shape):
+            self.part.build(input_shape)
+
+        def call(self, ids):
+            return self.part(ids)
+
+    decoder = Decoder(stack(causal=True, cross_attention=True), memory_dim=16)
+    both = EncoderDecoder(ModelConfig.from_size("tiny", "encoder_decoder", 23))
+    for part in (Encoder(stack()), decoder, both):
+        model, lines = Document(part), []
+        model.build((None, 7))
+        model.summary(print_fn=lines.append)
+        assert part.name in "".join(lines)
+    for part in (decoder, both):
+        with pytest.raises(NotImplementedError, match=f"{part.name} tells no output"):
+            part.compute_output_shape((2, 7))
+
+
 @pytest.mark.tensorflow
 def test_ragged_ids_and_those_of_unknown_rank_are_refused():
     import tensorflow as tf

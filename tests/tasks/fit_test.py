@@ -186,6 +186,23 @@ def test_no_step_begins_where_a_pipeline_of_unknown_length_ends(at_a_time):
     assert int(model.begun) == int(model.optimizer.iterations) == 12
 
 
+@pytest.mark.parametrize("weights", [(), (None,)], ids=["two parts", "three parts"])
+def test_parts_of_a_generator_s_batches_may_be_none(weights):
+    ids = ids_of(WORDS[:8])
+
+    def batches(*parts):
+        while True:
+            yield {"token_ids": ids}, *parts
+
+    losses = []
+    for parts in (), (None, *weights):
+        keras.utils.set_random_seed(0)
+        model = compiled(causal())
+        model.fit(batches(*parts), steps_per_epoch=2, verbose=0)
+        losses.append(model.evaluate(batches(*parts), steps=1, verbose=0))
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_a_second_fit_goes_on_from_the_average_of_the_first():
     model = compiled(causal(), keras.optimizers.Adam(0.01, use_ema=True))
     for _ in range(2):

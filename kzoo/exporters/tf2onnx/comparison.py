@@ -178,7 +178,7 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
                     f"{y.shape}. Give the model's inputs fixed lengths, or leave out "
                     "layers that fold axes, such as TimeDistributed."
                 )
-            apart, allowed = _apart(x, y), _allowed(x, tolerance)
+            apart, (allowed, near) = _apart(x, y), _allowed(x, tolerance)
             if not (apart <= allowed).all():
                 place = np.unravel_index(np.argmax(apart - allowed), x.shape)
                 raise ExportError(
@@ -186,7 +186,6 @@ def compare_file(signature, path, inputs_list, expected, tolerance, extremes=())
                     f"{apart[place]:.3g} on inputs of the shapes {shapes}; allowed: "
                     f"{allowed[place]:.3g}."
                 )
-            near = ~is_far(np.abs(x)) if x.dtype.kind == "f" else True
             most = np.max(apart, initial=0.0, where=near)
             differences[name] = max(differences[name], float(most))
     for kind, example in extremes:
@@ -212,7 +211,7 @@ def _compare_extreme(signature, session, kind, example, tolerance):
             wrong = x.dtype.kind == "f" and not np.all(np.isfinite(y))
         else:
             wrong = x.shape != y.shape
-            wrong = wrong or not (_apart(x, y) <= _allowed(x, tolerance)).all()
+            wrong = wrong or not (_apart(x, y) <= _allowed(x, tolerance)[0]).all()
         if wrong:
             raise ExportError(
                 f"Output '{name}' {what} on inputs with {kind}. Pass inputs=[...] to "
@@ -229,14 +228,17 @@ def _feed(signature, example):
 
 
 def _allowed(x, tolerance):
-    """The difference that each number may have; integers and booleans none."""
+    """The difference that each number may have, and which bound is that of most.
+
+    Integers and booleans may have none.
+    """
     if x.dtype.kind != "f":
-        return np.zeros(x.shape)
+        return np.zeros(x.shape), True
     sizes = np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0.0)
     far = is_far(sizes)
     largest = np.max(sizes, initial=0.0, where=~far)
     sizes = np.where(far, sizes, largest) / TOLERANCES["tf2onnx"].size
-    return tolerance * np.maximum(1.0, sizes)
+    return tolerance * np.maximum(1.0, sizes), ~far
 
 
 def _apart(x, y):
