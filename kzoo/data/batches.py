@@ -22,7 +22,8 @@ class BatchReport:
     Args:
         num_examples: that stand in the batches.
         num_truncated: of these, cut to the longest bucket or `max_length`.
-        num_dropped: left out as too long.
+        num_dropped: left out as too long, or with `remainder="drop"` of a bucket that
+            has fewer than a batch.
         padding: share of the places of an epoch's sequence features that hold no id
             of an example, rows of nothing but padding included.
         buckets: (shape, rows a batch, examples, batches an epoch) of each bucket; a
@@ -267,10 +268,12 @@ class BucketedBatches(Batches):
             share = min(1.0, filled / len(indices))  # of examples that "drop" leaves
             used += share * float(self._lengths[indices].sum())
             rows_of_report.append((shape, rows, len(indices), count))
+        never = sum(examples for *_, examples, count in rows_of_report if not count)
+        given = sum(len(indices) for _, _, indices in self._buckets)
         return BatchReport(
-            num_examples=sum(len(indices) for _, _, indices in self._buckets),
+            num_examples=given - never,
             num_truncated=self._num_truncated,
-            num_dropped=self._num_dropped,
+            num_dropped=self._num_dropped + never,
             padding=1.0 - used / places,
             buckets=tuple(rows_of_report),
         )

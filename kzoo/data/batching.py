@@ -10,6 +10,7 @@ it stopped, without reading what came before.
 import functools
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -73,8 +74,9 @@ def bucketed_batches(
             rows of nothing but padding, which carry no loss when padding has none; no
             batch has more than 256 of them, or the power of two from the number of
             examples on where that is more;
-            `"drop"` leaves it out, other examples every epoch; `"keep"` has fewer
-            rows, and so one more shape.
+            `"drop"` leaves it out, other examples every epoch if they are shuffled,
+            and a bucket with fewer than a batch always, which is a warning and in the
+            report; `"keep"` has fewer rows, and so one more shape.
 
     Returns:
         `BucketedBatches`: int32 (B, T) a sequence feature, (B,) a number feature, or
@@ -125,6 +127,14 @@ def bucketed_batches(
             "remainder='drop' leaves no batch: no bucket has enough examples for one. "
             f"Received: {len(kept)} examples. Use fewer buckets, a smaller batch, or "
             "remainder='fill'."
+        )
+    never = batches.report.num_dropped - (len(lengths) - len(kept))
+    if never:
+        warnings.warn(
+            f"remainder='drop' leaves out {never} examples in every epoch: their "
+            "buckets have fewer than a batch. Use fewer buckets, a smaller batch, or "
+            "remainder='fill'.",
+            stacklevel=2,
         )
     return batches
 

@@ -8,7 +8,7 @@ are copied from where the language puts them, and the month is looked up by its 
 import datetime
 import random
 
-from kzoo.arguments import check_choice
+from kzoo.arguments import check_choice, check_count
 from kzoo.data.splits import hash_fraction
 
 FIRST_DATE = datetime.date(1900, 1, 1)
@@ -113,14 +113,13 @@ def date_pairs(count, *, seed=0, split="train"):
         to 2099.
 
     Raises:
-        ValueError: an unknown split or a negative count.
+        ValueError: an unknown split, or a count that is no integer from 0.
     """
     if split not in ("train", "validation", "test"):
         raise ValueError(
             f"split must be 'train', 'validation' or 'test'. Received: {split!r}."
         )
-    if count < 0:
-        raise ValueError(f"count must not be negative. Received: {count}.")
+    check_count("count", count, 0)
     days = (LAST_DATE - FIRST_DATE).days + 1
     dates = [FIRST_DATE + datetime.timedelta(days=day) for day in range(days)]
     dates = [date for date in dates if _split_of(date) == split]

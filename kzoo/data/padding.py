@@ -19,11 +19,14 @@ def padded_batch(sequences, length=None, *, multiple=1, pad_id=0, side="right"):
         int32 (B, T).
 
     Raises:
-        ValueError: a sequence is longer than `length`, or an unknown side.
+        ValueError: a sequence is longer than `length`, an unknown side, or a `pad_id`
+            that is no int32.
     """
     if side not in ("right", "left"):
         raise ValueError(f"side must be 'right' or 'left'. Received: {side!r}.")
     check_count("multiple", multiple)
+    limits = np.iinfo(np.int32)
+    check_count("pad_id", pad_id, limits.min, limits.max)
     longest = max((len(sequence) for sequence in sequences), default=0)
     length = longest if length is None else length
     check_count("length", length, 0)

@@ -189,9 +189,9 @@ def load_tagged(
             return inside a line or a byte order mark before it, or no word at all.
         ValueError: `columns` are not two numbers.
     """
-    word_column, label_column = _check_columns(
-        columns, numbers.Integral, "column numbers from 0"
-    )
+    kind = numbers.Integral, "column numbers from 0"
+    columns = _check_columns(() if columns is None else columns, *kind)
+    word_column, label_column = columns
     path = Path(source)
     sentences, words, labels = [], [], []
     lines = lines_of(_read_text(path), path)

@@ -1,6 +1,7 @@
 """Splits by content, for corpora that come without one."""
 
 import hashlib
+from collections.abc import Sequence
 
 from kzoo.arguments import check_count
 
@@ -36,7 +37,8 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
     splits = {"train": [], "validation": [], "test": []}
     for number, example in enumerate(examples):
         sides = (example,) * (side + 1) if isinstance(example, str) else example
-        if side >= len(sides) or not isinstance(sides[side], str):
+        fits = isinstance(sides, Sequence) and side < len(sides)
+        if not fits or not isinstance(sides[side], str):
             raise ValueError(
                 f"Example {number} should have a string as side {side}. "
                 f"Received: {example!r}."

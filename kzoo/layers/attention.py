@@ -1,6 +1,7 @@
 """Multi-head, grouped-query and multi-query attention; self and cross."""
 
 import itertools
+import math
 
 import keras
 
@@ -66,14 +67,16 @@ class Attention(Configured):
     ):
         super().__init__(**kwargs)
         for name, value in (
+            ("hidden_dim", hidden_dim),
             ("num_heads", num_heads),
             ("num_key_value_heads", num_key_value_heads),
             ("head_dim", head_dim),
             ("soft_cap", soft_cap),
         ):
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(
-                    f"Attention.{name} must be more than 0. Received: {value}."
+                    f"Attention.{name} must be more than 0, and finite. "
+                    f"Received: {value}."
                 )
         if head_dim is None and hidden_dim % num_heads:
             raise ValueError(
@@ -175,6 +178,8 @@ class Attention(Configured):
     def project_memory(self, memory, value=None):
         """Keys and values of `memory`, to attend to many times.
 
+        Before it is built, this builds it, for queries of width `hidden_dim`.
+
         Args:
             memory: float (B, S, D').
             value: float (B, S, D''), what the values are made of; `None` means
@@ -183,7 +188,11 @@ class Attention(Configured):
         Returns:
             Two float (B, K, S, H), for `call(..., projected=...)`.
         """
-        key, value = self._project([memory, memory if value is None else value])
+        value = memory if value is None else value
+        if not self.built:
+            queries = (*memory.shape[:-1], self.hidden_dim)
+            self.build(queries, tuple(memory.shape), tuple(value.shape))
+        key, value = self._project([memory, value])
         key = self._normalize(self.key_norm, key, self.num_key_value_heads)
         return (
             ops.memory_heads(key, self.num_key_value_heads),

@@ -22,7 +22,7 @@ class LanguageModelHead(Configured):
 
     Args:
         vocabulary_size: V.
-        hidden_dim: D.
+        hidden_dim: D; a tied head takes that of its table.
         tied_to: the `Embedding` whose table is used, or `None`. A copy of a functional
             model that Keras makes of its config alone, such as `clone_model`'s, has two
             tables; one from a `.keras` file has one.
@@ -32,8 +32,8 @@ class LanguageModelHead(Configured):
         kernel_initializer: of an own kernel.
 
     Raises:
-        ValueError: `tied_to` has a table of another size, or a `soft_cap` that is not
-            positive.
+        ValueError: `tied_to` has a table of other than V rows, or a `soft_cap` that is
+            not positive.
     """
 
     def __init__(

@@ -292,6 +292,8 @@ class Stack(Model):
 
     def project_memory(self, memory):
         """Cross-attention's keys and values, once for many steps; see `Attention`."""
+        if not self.built:
+            self.build()
         made = [block.cross_attention.project_memory(memory) for block in self.blocks]
         number = self.config.num_layers
         return [made[i * len(made) // number] for i in range(number)]

@@ -320,7 +320,7 @@ def unit_length(x):
     """Vectors of length 1, zeros where a vector is zeros.
 
     Args:
-        x: float (..., D).
+        x: float (..., D), of lengths from 1e-12 to 1e19, whose squares float32 has.
 
     Returns:
         float (..., D), dtype of `x`; lengths are computed in float32.

@@ -57,8 +57,25 @@ def top_k(x, k):
 
     Of equal values the one with the lower index comes first.
     """
-    values, indices = keras.ops.top_k(x, k, sorted=True)
+    if keras.backend.backend() == "torch" and not keras.backend.is_keras_tensor(x):
+        values, indices = _top_k_in_order(keras.ops.convert_to_tensor(x), k)
+    else:
+        values, indices = keras.ops.top_k(x, k, sorted=True)
     return values, keras.ops.cast(indices, "int32")
+
+
+def _top_k_in_order(x, k):
+    """On torch, whose own takes any of equal values, in any order."""
+    import torch
+
+    values, indices = torch.topk(x, k)
+    others = k < x.shape[-1] and x.device.type != "meta"  # which has no numbers
+    if others and bool(((x >= values[..., -1:]).sum(-1) > k).any()):
+        values, indices = torch.sort(x, descending=True, stable=True)
+        return values[..., :k], indices[..., :k]
+    indices, order = torch.sort(indices)
+    values, place = torch.sort(values.gather(-1, order), descending=True, stable=True)
+    return values, indices.gather(-1, place)
 
 
 @top_k.emits

@@ -82,6 +82,8 @@ def position_distance(
             f"Received: {measure!r}."
         )
     table = _table("position_distance", table, length, hidden_dim)
+    if measure == "distance":  # which an offset of all would round away
+        table = table - table.mean(axis=0)
     squares = np.sum(table**2, axis=1)
     values = table @ table.T
     if measure == "distance":

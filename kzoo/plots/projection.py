@@ -51,6 +51,8 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
             raise ValueError(
                 f"{name} must be one a vector, {len(vectors)}. Received: {len(values)}."
             )
+    if classes is not None and any(value != value for value in classes):
+        raise ValueError("NaN is no class. Received: NaN; leave those vectors out.")
     points, shares = _principal(vectors)
     figure = new_figure(6.4, 5.2)
     axes = figure.subplots()

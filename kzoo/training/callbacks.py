@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from kzoo.arguments import arguments_of
+from kzoo.arguments import arguments_of, check_count
 from kzoo.files import make_folder, make_writable, write_json
 from kzoo.training.state_file import (
     check_fits,
@@ -199,16 +199,13 @@ class CheckpointAverage(_Callback):
         last: number of epochs.
 
     Raises:
-        ValueError: `last` is not positive, or at the end of `fit` a file is damaged
-            or of another model.
+        ValueError: `last` is no positive integer, or at the end of `fit` a file is
+            damaged or of another model.
     """
 
     def __init__(self, folder, last=5):
         super().__init__()
-        if not last > 0:
-            raise ValueError(
-                f"CheckpointAverage.last must be positive. Received: {last!r}."
-            )
+        check_count("CheckpointAverage.last", last)
         self.folder = Path(folder)
         self.last = last
 
@@ -400,6 +397,8 @@ class EpochHistory(_Callback):
             return []
         try:
             rows = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(rows, list):
+                raise TypeError(f"a {type(rows).__name__}")
             return [row for row in rows if row["epoch"] > 0]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(

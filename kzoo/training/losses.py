@@ -328,7 +328,7 @@ class ContrastiveLoss(KeepsArguments, MaskedLoss):
     neither anchors nor negatives; `y_pred` float (B, P, D), embeddings of any length
     of P texts; and `sample_weight` (B,) or (B, 1), or `None`, which weighs anchors and
     leaves negatives as they are. The result is a float32 scalar in nats an anchor;
-    log(B) where nothing is told apart.
+    log(B * (P - 1)), of pairs log(B), where nothing is told apart.
 
     Two equal texts in a batch are each other's negatives: keep duplicates out of what
     is trained on, as far as that matters.

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from kzoo.arguments import check_count
 from kzoo.training.losses import KeepsArguments
 
 
@@ -90,17 +91,14 @@ class Restarts(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, schedule, steps, name="restarts"):
         super().__init__()
-        if not callable(schedule):
+        if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             raise TypeError(
                 "Restarts.schedule must be a schedule of Keras. "
                 f"Received: {schedule!r}."
             )
-        if not isinstance(steps, int) or steps < 1:
-            raise ValueError(
-                f"Restarts.steps must be an int of at least 1. Received: {steps!r}."
-            )
+        check_count("Restarts.steps", steps)
         self.schedule = schedule
-        self.steps = steps
+        self.steps = int(steps)
         self.name = name
 
     def __call__(self, step):

@@ -91,6 +91,7 @@ def test_every_example_is_in_every_epoch_once(
     assert rows_of(batches) == expected_rows(examples)
 
 
+@pytest.mark.filterwarnings("ignore:remainder='drop' leaves out")
 @given(PAIR_LENGTHS, st.integers(1, 9))
 def test_dropped_remainders_are_less_than_a_batch_a_bucket(lengths, batch_size):
     examples = make_examples(lengths)
@@ -104,6 +105,17 @@ def test_dropped_remainders_are_less_than_a_batch_a_bucket(lengths, batch_size):
     assert rows.total() == len(batches) * batch_size
     missing = expected_rows(examples).total() - rows.total()
     assert missing <= len(batches.report.buckets) * (batch_size - 1)
+
+
+def test_a_bucket_without_a_batch_is_counted_as_dropped_and_warned_of():
+    examples = [[1]] * 10 + [[2] * 20] * 3
+    options = dict(batch_size=4, buckets=2)
+    with pytest.warns(UserWarning, match="leaves out 3 examples in every epoch"):
+        batches = bucketed_batches(examples, remainder="drop", **options)
+    assert {int(batch["token_ids"].max()) for batch in batches} == {1}
+    assert (batches.report.num_examples, batches.report.num_dropped) == (10, 3)
+    report = bucketed_batches(examples, remainder="keep", **options).report
+    assert (report.num_examples, report.num_dropped) == (13, 0)
 
 
 @given(PAIR_LENGTHS, st.integers(1, 9), st.integers(1, 6))
@@ -498,6 +510,9 @@ def test_padded_length_is_that_of_the_longest_or_a_multiple():
     assert padded_batch([[1], [2, 3, 4]]).shape == (2, 3)
     assert padded_batch([[1], [2, 3, 4]], multiple=8).shape == (2, 8)
     assert padded_batch([[7]], 2, pad_id=5).tolist() == [[7, 5]]
+    for pad_id in (1.7, np.nan, 2**40, None):
+        with pytest.raises(ValueError, match="pad_id must be an integer"):
+            padded_batch([[7]], 2, pad_id=pad_id)
     with pytest.raises(ValueError, match="longest sequence, 3 ids. Received: length=2"):
         padded_batch([[1, 2, 3]], 2)
     with pytest.raises(ValueError, match="side must be"):

@@ -317,7 +317,8 @@ def test_words_have_labels_and_empty_lines_end_sentences(tmp_path, name):
     path = write(tmp_path / name, text)
     expected = [(["A", "dog"], ["DET", "NOUN"]), (["#", "1"], ["SYM", "NUM"])]
     assert load_tagged(path) == expected
-    assert load_tagged(str(path), columns=(0, 2))[1] == (["#", "1"], ["#", "CD"])
+    for columns in ((0, 2), (column for column in (0, 2))):
+        assert load_tagged(str(path), columns=columns)[1] == (["#", "1"], ["#", "CD"])
 
 
 def test_conllu_is_read_without_ranges_and_empty_nodes(tmp_path):
@@ -336,6 +337,9 @@ def test_conllu_is_read_without_ranges_and_empty_nodes(tmp_path):
 
 def test_tagged_words_are_read_strictly(tmp_path):
     path = write(tmp_path / "t.tsv", "a\tX\n\nb\n")
+    for columns in (None, (0,), (0, "b")):
+        with pytest.raises(ValueError, match="columns must be two column numbers"):
+            load_tagged(path, columns=columns)
     with pytest.raises(DataError, match=r"t.tsv, line 3: expected at least 2 .*: 1"):
         load_tagged(path)
     path = write(tmp_path / "t.tsv", "a\tX\nb\t \n")

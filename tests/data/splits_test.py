@@ -45,7 +45,7 @@ def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():
     assert parts != split_examples(pairs, validation=0.3, test=0.3)
 
 
-@pytest.mark.parametrize("example", [("a",), ("a", 1), ()])
+@pytest.mark.parametrize("example", [("a",), ("a", 1), (), 5, None, {"a": "b"}])
 def test_an_example_without_the_side_is_named(example):
     with pytest.raises(ValueError, match="Example 1 .* string as side 1. Received"):
         split_examples([("a", "b"), example], side=1)

@@ -88,6 +88,15 @@ def test_cross_attention_equals_the_formula(heads):
     assert difference(to_numpy(got), expected) <= 1e-6
 
 
+def test_memory_may_be_projected_first():
+    layer = Attention(D, 4, name="first")
+    projected = layer.project_memory(MEMORY)
+    got = layer(X, projected=projected, attention_mask=CROSS_MASK)
+    expected = layer(X, memory=MEMORY, attention_mask=CROSS_MASK)
+    assert difference(to_numpy(got), to_numpy(expected)) <= 1e-6
+    assert {w.path.split("/")[0] for w in layer.weights} == {"first"}
+
+
 def test_rotary_attention_equals_the_formula():
     layer = built(num_key_value_heads=2, head_dim=6)
     rotation = rotary_angles(np.arange(T, dtype="int32"), 6, 100.0, T)

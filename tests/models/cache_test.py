@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kzoo import ops
 from kzoo.config import ModelConfig, StackConfig
+from kzoo.models import Decoder
 from tests import harness
 from tests.harness import difference, padding, random_ids, to_numpy
 from tests.strategies import few, stack_configs
@@ -151,6 +152,16 @@ def test_any_config_equals_full_forward(config, fixed, side):
     full = to_numpy(transformer.decoder(ids, padding_mask=mask))
     got = in_chunks(transformer.decoder, ids, [5, 1, 1], fixed, mask)
     assert difference(got[mask], full[mask]) <= TOLERANCE
+
+
+def test_a_decoder_that_was_not_called_projects_memory():
+    config = encoder_decoder().decoder
+    decoder = Decoder(config, memory_dim=16)
+    ids, memory = random_ids(config, (3, LENGTH)), np.ones((3, 6, 16), "float32")
+    projected = decoder.project_memory(memory)
+    expected = to_numpy(decoder(ids, memory=memory))
+    assert difference(to_numpy(decoder(ids, projected=projected)), expected) <= 1e-6
+    assert {w.path.split("/")[0] for w in decoder.weights} == {decoder.name}
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])

@@ -24,6 +24,14 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
+def test_names_may_be_an_array():
+    for names in ([True, False], np.array([True, False])):
+        figure = plots.confusion_matrix([True] * 9 + [False], [True] * 10, names)
+        np.testing.assert_allclose(drawn(figure), [[1, 0], [1, 0]])
+        ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        assert ticks == ["True  (9)", "False  (1)"]
+
+
 def test_nan_is_no_class():
     with pytest.raises(ValueError, match="NaN is no class"):
         plots.confusion_matrix([np.nan, 0.0], [1.0, np.nan])

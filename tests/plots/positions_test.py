@@ -46,6 +46,13 @@ def test_of_many_positions_neighbours_are_averaged_and_axes_keep_their_numbers()
     assert axes.get_ylim() == (899.5, -0.5)
 
 
+def test_what_all_positions_share_changes_no_distance():
+    table = np.random.default_rng(0).normal(size=(6, 4)) * 1e-3
+    expected = np.linalg.norm(table[:, None] - table[None], axis=-1)
+    left = plots.position_distance(table + 1e5).axes[0]
+    np.testing.assert_allclose(drawn(left), expected, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("measure", "expected"),
     [

@@ -49,6 +49,11 @@ def test_classes_may_have_any_name(tmp_path):
     figure.savefig(tmp_path / "x.png")  # where a formula would be read
 
 
+def test_nan_is_no_class():
+    with pytest.raises(ValueError, match="NaN is no class"):
+        plots.embedding_projection(VECTORS, classes=[0.0, np.nan, 1.0] * 10)
+
+
 def test_fifteen_classes_differ_in_colour_or_marker():
     figure = plots.embedding_projection(VECTORS, classes=[i % 15 for i in range(30)])
     looks = {

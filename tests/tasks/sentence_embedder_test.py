@@ -279,6 +279,19 @@ def test_texts_are_searched_and_compared_by_the_cosine_of_their_vectors():
         )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cosines_do_not_depend_on_lengths(dtype):
+    task = embedder()
+    width = task.stack.config.hidden_dim
+    x = np.random.default_rng(0).normal(size=(3, width)).astype(dtype)
+    for scale in (1e-30, 1e30) if dtype == "float32" else (1e-200, 1e300):
+        np.testing.assert_allclose(
+            task.similarity(x * x.dtype.type(scale), x),
+            task.similarity(x, x),
+            atol=1e-6,
+        )
+
+
 def test_retrieval_scores_of_a_search_known_by_hand():
     task = embedder()
     corpus = np.eye(16, dtype="float32")[:4]

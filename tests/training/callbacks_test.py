@@ -351,8 +351,9 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_work(
 
 
 def test_nothing_to_average_and_nothing_to_restore(tmp_path):
-    with pytest.raises(ValueError, match="last must be positive. Received: 0"):
-        CheckpointAverage(tmp_path, last=0)
+    for last in (0, 2.0, np.inf, "3", True):
+        with pytest.raises(ValueError, match="last must be an integer of at least 1"):
+            CheckpointAverage(tmp_path, last=last)
     with pytest.raises(FileNotFoundError, match="Run fit"):
         CheckpointAverage(tmp_path).restore_last()
 
@@ -515,7 +516,7 @@ def test_a_measure_of_several_numbers_is_kept_and_is_no_best(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ['[{"epoch": 1', '{"epoch": 1}', '[{"loss": 1}]', "7"]
+    "content", ['[{"epoch": 1', '{"epoch": 1}', '[{"loss": 1}]', "7", "{}", '""']
 )
 def test_a_history_that_is_none_is_refused_before_the_first_epoch(tmp_path, content):
     path = tmp_path / "history.json"

@@ -71,8 +71,11 @@ def test_restarts_repeat_a_schedule_and_survive_serialization():
 
 
 def test_restarts_need_steps():
-    for steps in (0, -2, 4.5, "4"):
-        with pytest.raises(ValueError, match=r"steps must be an int of at least 1"):
-            Restarts(keras.optimizers.schedules.CosineDecay(0.1, 4), steps)
-    with pytest.raises(TypeError, match=r"must be a schedule of Keras.*0\.1"):
-        Restarts(0.1, 4)
+    cosine = keras.optimizers.schedules.CosineDecay(0.1, 4)
+    for steps in (0, -2, 4.5, "4", True):
+        with pytest.raises(ValueError, match=r"steps must be an integer of at least 1"):
+            Restarts(cosine, steps)
+    assert Restarts(cosine, np.int64(4)).get_config()["steps"] == 4
+    for schedule in (0.1, abs, type(cosine)):
+        with pytest.raises(TypeError, match=r"must be a schedule of Keras. Received"):
+            Restarts(schedule, 4)
