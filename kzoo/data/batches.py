@@ -21,7 +21,8 @@ class BatchReport:
 
     Args:
         num_examples: that stand in the batches.
-        num_truncated: of these, cut to the longest bucket or `max_length`.
+        num_truncated: of all but those left out as too long, cut to the longest bucket
+            or `max_length`.
         num_dropped: left out as too long, or with `remainder="drop"` of a bucket that
             has fewer than a batch.
         padding: share of the places of an epoch's sequence features that hold no id
@@ -249,6 +250,12 @@ class BucketedBatches(Batches):
             len(indices) // rows if remainder == "drop" else -(-len(indices) // rows)
             for _, rows, indices in buckets
         ]
+        # Of buckets that have fewer than a batch, where the rest is dropped.
+        self.num_never = sum(
+            len(indices)
+            for (*_, indices), count in zip(buckets, self._counts, strict=True)
+            if not count
+        )
         self._order = functools.lru_cache(maxsize=2)(self._epoch_order)
 
     @property
@@ -268,12 +275,11 @@ class BucketedBatches(Batches):
             share = min(1.0, filled / len(indices))  # of examples that "drop" leaves
             used += share * float(self._lengths[indices].sum())
             rows_of_report.append((shape, rows, len(indices), count))
-        never = sum(examples for *_, examples, count in rows_of_report if not count)
         given = sum(len(indices) for _, _, indices in self._buckets)
         return BatchReport(
-            num_examples=given - never,
+            num_examples=given - self.num_never,
             num_truncated=self._num_truncated,
-            num_dropped=self._num_dropped + never,
+            num_dropped=self._num_dropped + self.num_never,
             padding=1.0 - used / places,
             buckets=tuple(rows_of_report),
         )

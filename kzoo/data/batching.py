@@ -128,12 +128,11 @@ def bucketed_batches(
             f"Received: {len(kept)} examples. Use fewer buckets, a smaller batch, or "
             "remainder='fill'."
         )
-    never = batches.report.num_dropped - (len(lengths) - len(kept))
-    if never:
+    if batches.num_never:
         warnings.warn(
-            f"remainder='drop' leaves out {never} examples in every epoch: their "
-            "buckets have fewer than a batch. Use fewer buckets, a smaller batch, or "
-            "remainder='fill'.",
+            f"remainder='drop' leaves out in every epoch {batches.num_never} of "
+            f"{len(kept)} examples, whose buckets have fewer than a batch. Use fewer "
+            "buckets, a smaller batch, or remainder='fill'.",
             stacklevel=2,
         )
     return batches

@@ -1,7 +1,6 @@
 """Splits by content, for corpora that come without one."""
 
 import hashlib
-from collections.abc import Sequence
 
 from kzoo.arguments import check_count
 
@@ -36,14 +35,15 @@ def split_examples(examples, *, validation=0.1, test=0.1, seed=0, side=0):
         )
     splits = {"train": [], "validation": [], "test": []}
     for number, example in enumerate(examples):
-        sides = (example,) * (side + 1) if isinstance(example, str) else example
-        fits = isinstance(sides, Sequence) and side < len(sides)
-        if not fits or not isinstance(sides[side], str):
+        try:
+            text = example if isinstance(example, str) else example[side]
+        except (IndexError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
             raise ValueError(
                 f"Example {number} should have a string as side {side}. "
                 f"Received: {example!r}."
             )
-        text = sides[side]
         place = hash_fraction(f"{seed}\n{text}")
         if place < test:
             name = "test"

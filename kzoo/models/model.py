@@ -28,15 +28,18 @@ class Model(Emits, *_BASES, keras.Model):
         super().__init__(*args, **kwargs)
         self.autocast = False
 
-    def compute_output_shape(self, input_shape=None, **_):
+    def compute_output_shape(self, input_shape=None, _=()):
         """Shapes of what `call` gives for ids of a shape, such as (B, T).
 
         Args:
             input_shape: of the first argument; of a task a dict, by input.
+            _: a tuple of it, as Keras hands over what `build` was given.
 
         Raises:
             NotImplementedError: as Keras has it, where that is not all that is read.
         """
+        if input_shape is None and len(_) == 1:
+            (input_shape,) = _
         if not self.built:  # its parts would be, and not in its name scope
             self.build(input_shape)
         try:
@@ -44,7 +47,7 @@ class Model(Emits, *_BASES, keras.Model):
                 lambda shape: keras.KerasTensor(shape, dtype="int32"), input_shape
             )
             outputs = self.compute_output_spec(ids)
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise NotImplementedError(
                 f"{self.name} tells no output shape for {input_shape}: {error}"
             ) from error

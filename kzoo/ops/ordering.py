@@ -55,7 +55,7 @@ def _index_of_max(graph, x):
 def top_k(x, k):
     """The k largest values along the last axis and their int32 indices, sorted.
 
-    Of equal values the one with the lower index comes first.
+    Of equal values the one with the lower index comes first. With a NaN it is any.
     """
     if keras.backend.backend() == "torch" and not keras.backend.is_keras_tensor(x):
         values, indices = _top_k_in_order(keras.ops.convert_to_tensor(x), k)
@@ -68,14 +68,18 @@ def _top_k_in_order(x, k):
     """On torch, whose own takes any of equal values, in any order."""
     import torch
 
-    values, indices = torch.topk(x, k)
-    others = k < x.shape[-1] and x.device.type != "meta"  # which has no numbers
-    if others and bool(((x >= values[..., -1:]).sum(-1) > k).any()):
-        values, indices = torch.sort(x, descending=True, stable=True)
-        return values[..., :k], indices[..., :k]
-    indices, order = torch.sort(indices)
-    values, place = torch.sort(values.gather(-1, order), descending=True, stable=True)
-    return values, indices.gather(-1, place)
+    if 0 < k < x.shape[-1]:
+        values, indices = torch.topk(x, k)
+        if x.device.type == "meta":  # which has no numbers
+            return values, indices
+        as_large = ~(x < values[..., -1:])  # a NaN is the largest
+        if not bool((as_large.sum(-1) > k).any()):
+            indices, order = torch.sort(indices)
+            values = values.gather(-1, order)
+            values, place = torch.sort(values, descending=True, stable=True)
+            return values, indices.gather(-1, place)
+    values, indices = torch.sort(x, descending=True, stable=True)
+    return values[..., :k], indices[..., :k]
 
 
 @top_k.emits

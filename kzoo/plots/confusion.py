@@ -56,7 +56,7 @@ def confusion_matrix(true, predicted, names=None, *, title=None):
             raise ValueError(
                 f"The classes should be all names or all numbers. Received: {kinds}."
             ) from error
-    names = [n.item() if isinstance(n, np.generic) else n for n in names]
+    names = [bool(name) if isinstance(name, np.bool_) else name for name in names]
     places = {name: place for place, name in enumerate(names)}
     if len(places) < len(names):
         raise ValueError(f"The names of the classes should differ. Received: {names}.")

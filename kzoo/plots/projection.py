@@ -37,8 +37,8 @@ def embedding_projection(vectors, labels=None, classes=None, *, title=None):
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: fewer than 2 vectors, other axes, numbers that are not finite, or
-            labels or classes that are not one a vector.
+        ValueError: fewer than 2 vectors, other axes, numbers that are not finite, a
+            class NaN, or labels or classes that are not one a vector.
     """
     vectors = np.asarray(vectors, np.float64)
     if vectors.ndim != 2 or len(vectors) < 2 or not np.isfinite(vectors).all():

@@ -382,7 +382,8 @@ class SentenceEmbedder(EncoderTask):
                 f"Embeddings must be finite and (texts, {width}). "
                 f"Received: a shape of {x.shape}."
             )
-        largest = np.max(np.abs(x), axis=-1, keepdims=True)  # squares may overflow
+        # Squares may overflow.
+        largest = np.maximum(x.max(-1, keepdims=True), -x.min(-1, keepdims=True))
         x = x / np.where(largest > 0, largest, 1.0)
         lengths = np.linalg.norm(x, axis=-1, keepdims=True)
         return (x / np.where(lengths > 0, lengths, 1.0)).astype("float32")

@@ -1,5 +1,6 @@
 """Claims about splitting by the source side."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,13 @@ def test_no_text_of_the_side_that_is_hashed_is_in_two_parts():
     targets = [{target for _, target in part} for part in parts.values()]
     assert all(targets) and sum(map(len, targets)) == 40
     assert parts != split_examples(pairs, validation=0.3, test=0.3)
+
+
+def test_rows_of_an_array_are_split_as_tuples():
+    pairs = [(str(i), "x") for i in range(40)]
+    rows = split_examples(np.array(pairs))
+    for name, examples in split_examples(pairs).items():
+        assert [tuple(row) for row in rows[name]] == examples
 
 
 @pytest.mark.parametrize("example", [("a",), ("a", 1), (), 5, None, {"a": "b"}])

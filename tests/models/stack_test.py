@@ -577,10 +577,14 @@ def test_a_summary_passes_over_shapes_that_are_not_known():
         model, lines = Document(part), []
         model.build((None, 7))
         model.summary(print_fn=lines.append)
-        assert part.name in "".join(lines)
+        said = next(line for line in "".join(lines).split("\n") if part.name in line)
+        assert ("?" in said) == (part in (decoder, both))
     for part in (decoder, both):
         with pytest.raises(NotImplementedError, match=f"{part.name} tells no output"):
             part.compute_output_shape((2, 7))
+    for wrong in [(2, 7), (2, 5)], {"token_ids": (2, 7)}:
+        with pytest.raises(NotImplementedError, match="tells no output shape for"):
+            Encoder(stack()).compute_output_shape(wrong)
 
 
 @pytest.mark.tensorflow
