@@ -24,3 +24,8 @@ def test_of_equal_values_the_first_come_first(k):
 def test_none_of_the_largest_are_none():
     values, indices = map(to_numpy, ops.top_k(np.ones((2, 5), "float32"), 0))
     assert values.shape == indices.shape == (2, 0)
+
+
+def test_more_than_there_are_is_refused():
+    with pytest.raises(Exception, match=r"(?i)range|at least|at most|must|operand"):
+        ops.top_k(np.ones((2, 5), "float32"), 6)
