@@ -189,8 +189,9 @@ def load_tagged(
             return inside a line or a byte order mark before it, or no word at all.
         ValueError: `columns` are not two numbers.
     """
-    kind = numbers.Integral, "column numbers from 0"
-    columns = _check_columns(() if columns is None else columns, *kind)
+    columns = _check_columns(
+        () if columns is None else columns, numbers.Integral, "column numbers from 0"
+    )
     word_column, label_column = columns
     path = Path(source)
     sentences, words, labels = [], [], []

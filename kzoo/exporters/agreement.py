@@ -133,10 +133,7 @@ def _verify_text(function, cases, answers, path, report):
 def _verify_function(function, cases, files, mode, report):
     """Judges a function of ids; returns the outputs for each case by who gave them."""
     where = f"{report.path}, {function.name}"
-    sessions = {
-        who: onnx_session.open_session(path, prepacked=True)
-        for who, path in files.items()
-    }
+    sessions = onnx_session.open_sessions(files)
     onnx.declare(function, sessions["artifact"], report, where)
     runs = {
         who: onnx_session.runner(function, session) for who, session in sessions.items()

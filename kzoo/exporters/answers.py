@@ -232,10 +232,8 @@ def sessions_of(task, folder, report):
         own = offered(task, report.format) if report.text else task.export_functions()
         own = [function for function in own if function.name in report.functions]
         return saved_model.open_sessions(folder, own)
-    return {
-        path.stem: onnx_session.open_session(path, prepacked=True)
-        for path in Path(folder).glob("*.onnx")
-    }
+    paths = {path.stem: path for path in Path(folder).glob("*.onnx")}
+    return onnx_session.open_sessions(paths)
 
 
 def scores(task, paths, arguments):
@@ -249,10 +247,7 @@ def scores(task, paths, arguments):
     Returns:
         dict of `"model"` and `"artifact"`, what `score` gives.
     """
-    sessions = {
-        name: onnx_session.open_session(path, prepacked=True)
-        for name, path in paths.items()
-    }
+    sessions = onnx_session.open_sessions(paths)
     model = task.score(*arguments)
     with answers_from(task, sessions):
         return {"model": model, "artifact": task.score(*arguments)}

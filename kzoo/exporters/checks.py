@@ -11,7 +11,7 @@ from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.report import OWN
 from kzoo.exporters.signatures import Function
-from kzoo.exporters.tolerances import is_far, largest_difference
+from kzoo.exporters.tolerances import bounds, largest_difference
 from kzoo.generation import IMPOSSIBLE, CompiledFunction
 from kzoo.layers.base import bare_calls
 from kzoo.models.turns import with_own_turns
@@ -146,13 +146,7 @@ def compare(function, case, got, expected, report, rows=None):
             )
         differences = np.subtract(got[name], value, dtype="float64")
         np.abs(differences, out=differences)  # logits of long rows are many
-        sizes = np.abs(value)
-        far = is_far(sizes)
-        size = float(np.max(sizes, initial=0.0, where=~far))
-        tolerance = float(largest_difference("float32", size))
-        allowed = tolerance
-        if far.any():
-            allowed = np.where(far, largest_difference("float32", sizes), tolerance)
+        tolerance, allowed, near = bounds("float32", value)
         if not (differences <= allowed).all():
             place = np.unravel_index(np.argmax(differences - allowed), value.shape)
             raise ExportError(
@@ -161,7 +155,7 @@ def compare(function, case, got, expected, report, rows=None):
                 "use this artifact: export the model again; if that fails, please "
                 "report it."
             )
-        difference = float(np.max(differences, initial=0.0, where=~far))
+        difference = float(np.max(differences, initial=0.0, where=near))
         check["difference"] = max(check["difference"], difference)
         check["tolerance"] = tolerance
     report.checks.append(check)

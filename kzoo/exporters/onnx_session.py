@@ -59,6 +59,11 @@ def open_session(path, prepacked=False):
     return opened()
 
 
+def open_sessions(paths):
+    """Sessions as they are served: of a dict of paths, one under each of its keys."""
+    return {name: open_session(path, prepacked=True) for name, path in paths.items()}
+
+
 def text_operators():
     """The library of the operators by which an ONNX file reads and writes text.
 

@@ -65,13 +65,37 @@ FAR = 1e3
 NOTHING = 1e20
 
 
-def largest_difference(form, size):
+def largest_difference(form, size, numbers=None):
     """The largest difference of a form's numbers whose largest one is `size`.
 
-    Of an array of sizes that of each, as if it were the largest.
+    Of an array of sizes that of each, as if it were the largest. With `numbers` instead
+    of the form's own.
     """
     tolerance = TOLERANCES[form]
-    return tolerance.numbers * np.maximum(1.0, size / tolerance.size)
+    numbers = tolerance.numbers if numbers is None else numbers
+    return numbers * np.maximum(1.0, size / tolerance.size)
+
+
+def bounds(form, values, numbers=None):
+    """How much each number of an output may differ.
+
+    Args:
+        form: a key of `TOLERANCES`.
+        values: what the model gives, float (...), finite.
+        numbers: as in `largest_difference`.
+
+    Returns:
+        The bound of those that are near to one another, a float; that of each, float
+        (...); and which those are, bool (...). Others are judged by their own sizes.
+    """
+    sizes = np.abs(values)
+    far = is_far(sizes)
+    largest = float(np.max(sizes, initial=0.0, where=~far))
+    most = float(largest_difference(form, largest, numbers))
+    every = np.broadcast_to(most, sizes.shape)
+    if far.any():
+        every = np.where(far, largest_difference(form, sizes, numbers), most)
+    return most, every, ~far
 
 
 def is_far(sizes):

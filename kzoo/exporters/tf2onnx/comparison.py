@@ -6,7 +6,7 @@ import numpy as np
 from kzoo import ops
 from kzoo.exporters.errors import ExportError
 from kzoo.exporters.onnx_session import open_session
-from kzoo.exporters.tolerances import TOLERANCES, is_far
+from kzoo.exporters.tolerances import bounds
 
 BATCH_SIZES = (1, 2, 4)  # of the three verification runs
 # The exponential overflows, or is 0.
@@ -228,17 +228,11 @@ def _feed(signature, example):
 
 
 def _allowed(x, tolerance):
-    """The difference that each number may have, and which bound is that of most.
-
-    Integers and booleans may have none.
-    """
+    """The last two of `bounds`; integers and booleans may have no difference."""
     if x.dtype.kind != "f":
         return np.zeros(x.shape), True
-    sizes = np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0.0)
-    far = is_far(sizes)
-    largest = np.max(sizes, initial=0.0, where=~far)
-    sizes = np.where(far, sizes, largest) / TOLERANCES["tf2onnx"].size
-    return tolerance * np.maximum(1.0, sizes), ~far
+    finite = np.where(np.isfinite(x), x.astype(np.float64), 0.0)
+    return bounds("tf2onnx", finite, tolerance)[1:]
 
 
 def _apart(x, y):
