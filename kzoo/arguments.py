@@ -3,6 +3,7 @@
 import inspect
 import math
 import numbers
+from collections.abc import Mapping
 from typing import get_args
 
 
@@ -11,9 +12,24 @@ def is_integer(value):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_number(value):
+    """Whether a value is a real number of Python's or numpy's, and no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def is_unicode(text):
     """Whether UTF-8 can write a string: not half of a surrogate pair."""
     return text == text.encode(errors="replace").decode()
+
+
+def listed(name, kind, values):
+    """What was given as several, as a list."""
+    try:
+        if isinstance(values, (bytes, Mapping)):
+            raise TypeError
+        return list(values)
+    except TypeError:
+        raise ValueError(f"{name} must be {kind}. Received: {values!r}.") from None
 
 
 def check_count(name, value, least=1, most=None):

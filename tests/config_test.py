@@ -338,7 +338,9 @@ def test_from_size_refuses_what_it_does_not_know():
         ModelConfig.from_size("large", "decoder", 50)
     with pytest.raises(ValueError, match="Unknown architecture 'prefix'.*'decoder'"):
         ModelConfig.from_size("tiny", "prefix", 50)
-    with pytest.raises(ValueError, match=r"StackConfig has no field \['depth'\]"):
+    with pytest.raises(
+        ValueError, match=r"has a field \['depth'\].*'share_embed.*'num_"
+    ):
         ModelConfig.from_size("tiny", "decoder", 50, depth=3)
 
 

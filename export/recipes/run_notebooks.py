@@ -17,10 +17,13 @@ import platform
 import re
 from pathlib import Path
 
-import nbformat
-import psutil
-from nbclient import NotebookClient
-from nbconvert import HTMLExporter
+try:
+    import nbformat
+    import psutil
+    from nbclient import NotebookClient
+    from nbconvert import HTMLExporter
+except ImportError as error:
+    raise SystemExit(f"{error}: pip install 'kzoo[notebooks]' brings it.") from error
 
 from kzoo.files import write_json
 from kzoo.zoo.evaluation import versions

@@ -20,11 +20,14 @@ import math
 import reprlib
 from pathlib import Path
 
-import fastapi
-import numpy as np
-import onnxruntime
-import onnxruntime_extensions
-import uvicorn
+try:
+    import fastapi
+    import numpy as np
+    import onnxruntime
+    import onnxruntime_extensions
+    import uvicorn
+except ImportError as error:
+    raise SystemExit(f"{error}: pip install 'kzoo[serve,text]' brings it.") from error
 
 USUAL = {"max_new_tokens": 128, "beams": 1}  # kzoo's defaults, where nothing is asked
 

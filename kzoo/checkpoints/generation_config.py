@@ -8,7 +8,7 @@ score better, as transformers does with "never", not until none is likely to.
 import math
 import numbers
 
-from kzoo.arguments import is_integer
+from kzoo.arguments import is_integer, is_number
 
 # Keys that are options under another name, or the same; None and these values are off.
 _OPTIONS = {
@@ -113,9 +113,6 @@ def check_generation(keys, vocabulary_size):
             return enough and all(map(check, values))
 
         return holds
-
-    def is_number(value):
-        return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
     def is_text(value):
         return isinstance(value, str)

@@ -134,7 +134,16 @@ class ModelConfig(Config):
                 f"Unknown architecture {architecture!r}. "
                 f"Known: {list(get_args(Architecture))}."
             )
-        own = {field.name for field in dataclasses.fields(cls)}
+        own, of_stacks = (
+            [field.name for field in dataclasses.fields(kind)]
+            for kind in (cls, StackConfig)
+        )
+        unknown = sorted(set(changes) - {*own, *of_stacks})
+        if unknown:
+            raise ValueError(
+                f"Neither {cls.__name__} nor StackConfig has a field {unknown}. Known "
+                f"fields: {own} and {of_stacks}."
+            )
         model = {name: value for name, value in changes.items() if name in own}
         stack = {name: value for name, value in changes.items() if name not in own}
         stack = {**SIZES[size], "vocabulary_size": vocabulary_size, **stack}

@@ -9,14 +9,13 @@ it stopped, without reading what came before.
 
 import functools
 import math
-import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
-from kzoo.arguments import check_choice, check_count
+from kzoo.arguments import check_choice, check_count, is_integer, is_number
 from kzoo.data.batches import LARGEST_SEED, BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
 from kzoo.data.padding import int32
@@ -230,7 +229,7 @@ def _shapes(buckets, sequences):
         for bucket in buckets
     ]
     sizes = [size for shape in shapes for size in shape]
-    whole = all(isinstance(size, numbers.Integral) for size in sizes)
+    whole = all(map(is_integer, sizes))
     fit = all(len(shape) == len(sequences) for shape in shapes)
     if not (sizes and whole and fit and min(sizes) > 0):
         raise ValueError(
@@ -266,7 +265,7 @@ def _pads(pad_ids, columns):
     for name, (_, offsets) in columns.items():
         if offsets is not None:
             check_count(f"pad_ids of {name!r}", pads[name], limits.min, limits.max)
-        elif not isinstance(pads[name], numbers.Real):
+        elif not is_number(pads[name]):
             raise ValueError(
                 f"pad_ids of {name!r} must be a number. Received: {pads[name]!r}."
             )

@@ -54,7 +54,7 @@ def load_pairs(
         source: as above.
         columns: which two, source first, as above.
         split: of a folder or a TFDS data set; TFDS's slices, as in `"train[:10%]"`,
-            are understood for the latter.
+            are understood for the latter. Files have none.
         extra_columns: the rows of a tab-separated file may have different numbers of
             columns. Without it a row unlike the first is an error, since a tab inside
             a text shifts the columns after it.
@@ -66,9 +66,10 @@ def load_pairs(
         DataError: a missing file, different numbers of lines, an empty text, a wrong
             number of columns, bytes that are not UTF-8, a data set that is not there.
         ImportError: `tensorflow_datasets` or TensorFlow is not installed.
-        ValueError: `columns` do not fit the kind of source.
+        ValueError: `columns` or `split` do not fit the kind of source.
     """
     if not isinstance(source, (str, os.PathLike)):
+        check_no_split(source, split)
         return _read_parallel(source, columns)
     if not is_tfds(source) and Path(source).is_dir():
         languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
@@ -99,12 +100,13 @@ def load_rows(
     Raises:
         DataError: as in `load_pairs`.
         ImportError: as in `load_pairs`.
-        ValueError: `columns` do not fit the kind of source.
+        ValueError: `columns` or `split` do not fit the kind of source.
     """
     check_count("count", count)
     if is_tfds(source):
         keys = _check_columns(columns, str, "feature names of the data set", count)
         return load_tfds(source[len(_TFDS) :], split, keys)
+    check_no_split(source, split)
     chosen = _check_columns(columns, numbers.Integral, "column numbers from 0", count)
     return _read_columns(Path(source), chosen or tuple(range(count)), extra_columns)
 
@@ -151,6 +153,7 @@ def load_texts(
             f"{path} is a folder; load_texts reads a file. For a folder of "
             "<language>.<split>.txt files use load_pairs."
         )
+    check_no_split(path, split)
     if whole and column is not None:
         raise ValueError(
             "whole=True reads the file as one text and excludes column. "
@@ -376,6 +379,16 @@ def _read_parallel(paths, columns):
             "before it may be shifted. Parallel files need the same number of lines."
         )
     return list(zip(sources, targets, strict=True))
+
+
+def check_no_split(source, split):
+    """Raises `ValueError` where a part is asked of files, which are read whole."""
+    if split != "train":
+        raise ValueError(
+            "split is of a TFDS data set, or of a folder of <language>.<split>.txt "
+            f"files; other files are read whole. Received: split={split!r} for "
+            f"{source}."
+        )
 
 
 def _read_folder(folder, languages, split):

@@ -3,14 +3,13 @@
 import contextlib
 import inspect
 import json
-import numbers
 import os
 import re
 import reprlib
 import time
 from pathlib import Path
 
-from kzoo.arguments import is_unicode
+from kzoo.arguments import is_integer, is_number, is_unicode
 from kzoo.exporters import agreement, genai, onnx, onnx_session, saved_model
 from kzoo.exporters import text as text_form
 from kzoo.exporters.answers import scores
@@ -110,10 +109,10 @@ def export(
             f"exporter must be one of {EXPORTERS}. Received: {exporter!r}."
         )
     _check_path(path, format)
-    if not (opset is None or isinstance(opset, numbers.Integral)):
+    if not (opset is None or is_integer(opset)):
         raise ExportError(f"opset must be a whole number. Received: {opset!r}.")
     least = 0 if external_data_threshold is None else external_data_threshold
-    if not (isinstance(least, numbers.Real) and least >= 0):
+    if not (is_number(least) and least >= 0):
         raise ExportError(
             "external_data_threshold must be a number of bytes, at least 0. Received: "
             f"{external_data_threshold!r}."

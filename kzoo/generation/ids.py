@@ -1,11 +1,11 @@
 """Token ids from what a user wrote."""
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from kzoo.arguments import is_integer
+from kzoo.arguments import is_integer, listed
 
 
 class Ids:
@@ -69,13 +69,3 @@ def ids_in(values):
     if once or isinstance(values, (str, bytes)) or not np.iterable(values):
         return {int(values)} if is_integer(values) else set()
     return set().union(*map(ids_in, values))
-
-
-def listed(name, kind, values):
-    """What was given as several, as a list."""
-    try:
-        if isinstance(values, (bytes, Mapping)):
-            raise TypeError
-        return list(values)
-    except TypeError:
-        raise ValueError(f"{name} must be {kind}. Received: {values!r}.") from None

@@ -3,16 +3,15 @@
 import dataclasses
 import functools
 import itertools
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
-from kzoo.arguments import is_integer, is_unicode
+from kzoo.arguments import is_integer, is_number, is_unicode, listed
 from kzoo.generation.automaton import TokenAutomaton
 from kzoo.generation.defaults import SAMPLING, as_json, over
-from kzoo.generation.ids import Ids, as_ids, listed
+from kzoo.generation.ids import Ids, as_ids
 
 # The inputs of a search, in the order that a file's function takes them: dtype, axes
 # (that of "vocabulary" is V), and a scalar's default; an empty tensor stands for off.
@@ -179,7 +178,7 @@ class SearchOptions:
             if value is None and name in ("max_new_tokens", "max_length"):
                 continue
             integer = name == "max_length" or SEARCH_INPUTS[name][0] == "int32"
-            known = is_integer(value) if integer else isinstance(value, numbers.Real)
+            known = is_integer(value) if integer else is_number(value)
             highest = _LARGEST_INT if highest is None else highest
             if not known or not lowest <= value <= highest:
                 kind = "an integer" if integer else "a finite number"

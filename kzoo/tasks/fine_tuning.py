@@ -4,13 +4,13 @@ import difflib
 import itertools
 import json
 import math
-import numbers
 import re
 import warnings
 from fnmatch import fnmatchcase
 
 import keras
 
+from kzoo.arguments import check_count, is_number
 from kzoo.checkpoints.files import open_file
 from kzoo.checkpoints.safetensors_file import read_metadata
 from kzoo.layers.lora import LoRA, has_lora
@@ -122,7 +122,7 @@ class FineTunes(keras.Model):
             kept = matching(also_train, named, "weight")
         if any(map(has_lora, layers.values())):
             kept += self._trained()
-        self._add_adapters({path: (rank, alpha) for path in chosen}, kept)
+        self._add_adapters({path: (int(rank), alpha) for path in chosen}, kept)
         return chosen
 
     def merge_lora(self):
@@ -348,10 +348,8 @@ def _without_state(optimizer):
 
 def _check_lora(rank, alpha):
     """Raises `ValueError` where adapters cannot have these numbers."""
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise ValueError(f"rank must be a positive int. Received: {rank!r}.")
-    number = isinstance(alpha, numbers.Real) and not isinstance(alpha, bool)
-    if alpha is not None and not (number and math.isfinite(alpha)):
+    check_count("rank", rank)
+    if alpha is not None and not (is_number(alpha) and math.isfinite(alpha)):
         raise ValueError(
             f"alpha must be a finite number, or None for the rank. Received: {alpha!r}."
         )

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from kzoo import ops
+from kzoo.arguments import check_count
 from kzoo.layers.pooling import Pooling, PoolingKind
 from kzoo.tasks.encoder_task import PredictionTask, softmax
 from kzoo.tasks.forms import column
@@ -320,8 +321,7 @@ def check_labels(labels, num_classes):
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels must differ. Received: {labels}.")
     count = len(labels) if labels is not None else num_classes
-    if not isinstance(count, numbers.Integral) or count < 2:
-        raise ValueError(f"There must be at least 2 classes. Received: {count!r}.")
+    check_count("the number of classes", count, least=2)
     return labels, int(count)
 
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import sentencepiece
 
-from kzoo.arguments import check_choice
+from kzoo.arguments import check_choice, check_count, is_number
 from kzoo.tokenizers.base import Tokenizer
 from kzoo.tokenizers.conventions import MASK_PIECE, SPECIAL_IDS, SPECIAL_PIECES
 from kzoo.tokenizers.texts import check_texts
@@ -131,7 +131,8 @@ class SentencePieceTokenizer(Tokenizer):
             byte_fallback: text outside the vocabulary is written in 256 byte pieces
                 instead of the unknown token.
             character_coverage: share of the characters' mass that gets pieces of its
-                own; below 1.0 for large alphabets, such as 0.9995 for Japanese.
+                own, 0.98 to 1; less than 1 for large alphabets, such as 0.9995 for
+                Japanese.
             normalization: `"nmt_nfkc"` is Unicode NFKC with white space made
                 uniform, `"nmt_nfkc_cf"` lower-cases too, `"identity"` changes no
                 character.
@@ -146,6 +147,11 @@ class SentencePieceTokenizer(Tokenizer):
         """
         check_choice("algorithm", algorithm, get_args(Algorithm))
         check_choice("normalization", normalization, get_args(Normalization))
+        if not (is_number(character_coverage) and 0.98 <= character_coverage <= 1):
+            raise ValueError(
+                "character_coverage must be a number from 0.98, the least that "
+                f"SentencePiece takes, to 1. Received: {character_coverage!r}."
+            )
         texts = check_texts(texts, "SentencePieceTokenizer.train")
         texts = [text for text in texts if text.strip()]
         if not texts:
@@ -211,10 +217,12 @@ class SentencePieceTokenizer(Tokenizer):
                 to a seed. What has to be repeated there is kept in a file.
 
         Raises:
-            ValueError: `alpha` is negative or not finite.
+            ValueError: `alpha` is negative or not finite, or `seed` no integer from 0
+                to 2**31 - 1.
         """
         if not 0 <= alpha < math.inf:
             raise ValueError(f"alpha must be 0 or more. Received: {alpha!r}.")
+        check_count("seed", seed, 0, 2**31 - 1)
         twin = type(self).from_config(self.get_config())
         twin._sampling = dict(enable_sampling=True, nbest_size=-1, alpha=alpha)
         twin._sampling["num_threads"] = 1  # each would draw the same

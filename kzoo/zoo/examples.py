@@ -17,7 +17,7 @@ from kzoo.data import (
     packed_blocks,
     split_examples,
 )
-from kzoo.data.sources import is_tfds
+from kzoo.data.sources import check_no_split, is_tfds
 from kzoo.zoo.recipe_tables import HoldOut
 from kzoo.zoo.recipes import NUMBERS, shipped
 from kzoo.zoo.registry import did_you_mean
@@ -224,6 +224,7 @@ def _read(recipe, folder, part, source):
         if not is_tfds(file) and not Path(file).exists():
             raise DataError(_missing(recipe, folder, part, file, given))
     if data.format == "tagged":
+        check_no_split(files[0], source.split)
         return load_tagged(files[0], columns=columns or (0, 1))
     options = dict(split=source.split, extra_columns=data.extra_columns)
     if data.format in ("text", "running"):
@@ -232,7 +233,7 @@ def _read(recipe, folder, part, source):
         examples = load_texts(files[0], column=column, whole=whole, **options)
         return [_prepared(data, *each) for each in enumerate(examples)]
     if data.format == "parallel":
-        examples = load_pairs(tuple(files))
+        examples = load_pairs(tuple(files), split=source.split)
     elif len(columns or (0, 1)) == 2:
         examples = load_pairs(files[0], columns=columns, **options)
     else:

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import kzoo
+from kzoo.arguments import listed
 from kzoo.checkpoints import hub, safetensors_file
 from kzoo.checkpoints.files import SAFETENSORS
 from kzoo.config import ModelConfig
@@ -120,7 +121,9 @@ def save_preset(
             said = read_manifest(records)
             described = {k: said[k] for k in said["by_hand"] if k in DESCRIBED}
     codes = [language] if isinstance(language, str) else language
-    values = (title, licence, research_only, data, codes and list(codes))
+    if codes is not None:
+        codes = listed("language", "a code, such as 'en', or several", codes)
+    values = (title, licence, research_only, data, codes)
     given = dict(zip(DESCRIBED, values), name=name)
     described |= {key: value for key, value in given.items() if value is not None}
     folder = settled(folder)
@@ -228,7 +231,7 @@ def update_preset(folder, records=None, **described):
         said = (by_hand.get(name), recipes.get(name), before.get(name))
         return next((value for value in said if value is not None), otherwise)
 
-    listed = _files(folder, before)
+    files = _files(folder, before)
     named = known("name", folder.name)
     with open(folder / SAFETENSORS, "rb") as file:
         tensors = safetensors_file.read_places(file, folder / SAFETENSORS).values()
@@ -250,7 +253,7 @@ def update_preset(folder, records=None, **described):
                 "bytes": path.stat().st_size,
                 "sha256": sha256(path),
             }
-            for path in listed
+            for path in files
         },
     }
     check_manifest({**manifest, "card": ""}, folder / MANIFEST)

@@ -184,6 +184,14 @@ def test_options_that_do_not_fit_the_source_are_refused(tmp_path):
         with pytest.raises(ValueError, match="column must be an integer of at least 0"):
             load_texts(path, column=column)
     assert load_texts(path, column=np.int64(1)) == ["b"]
+    for read in (
+        lambda: load_texts(path, split="test"),
+        lambda: load_rows(path, split="test"),
+        lambda: load_pairs(path, split="test"),
+        lambda: load_pairs((path, path), split="test"),
+    ):
+        with pytest.raises(ValueError, match="read whole. Received: split='test' for"):
+            read()
     with pytest.raises(ValueError, match="count must be an integer"):
         load_rows(path, count=0)
     for source in (None, b"ab", 7):

@@ -421,6 +421,7 @@ def test_bans_hold_at_any_temperature():
         (dict(temperature=1e39), r"temperature must be .* at most 1e\+30"),
         (dict(repetition_penalty=float("inf")), "repetition_penalty must be a finite"),
         (dict(temperature=float("nan")), "temperature must be a finite number"),
+        (dict(temperature=True), "temperature must be a finite number"),
         (dict(stream=True, beams=2), "stream gives tokens as they are chosen"),
     ],
 )

@@ -251,8 +251,8 @@ def test_a_second_call_adds_layers_and_keeps_what_trains():
     ("arguments", "said"),
     [
         ((2, "*/qeury"), r"No layer .*Received: '\*/qeury'. Near: .*layer_\*/.*query"),
-        ((0,), "rank must be a positive int. Received: 0"),
-        ((True,), "rank must be a positive int. Received: True"),
+        ((0,), "rank must be an integer of at least 1. Received: 0"),
+        ((True,), "rank must be an integer of at least 1. Received: True"),
         ((2, "*query", "16"), "alpha must be a finite number.* Received: '16'"),
         ((2, "*query", True), "alpha must be a finite number.* Received: True"),
         ((2, "*query", np.nan), "alpha must be a finite number.* Received: nan"),

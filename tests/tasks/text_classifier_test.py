@@ -492,10 +492,14 @@ def test_options_that_do_not_fit_are_named():
         (dict(labels=None), "either labels.*or num_classes"),
         (dict(num_classes=3), "either labels.*or num_classes"),
         (dict(labels=["a", "a"]), "labels must differ"),
-        (dict(labels=["a"]), "at least 2 classes. Received: 1"),
+        (
+            dict(labels=["a"]),
+            "number of classes must be .* at least 2. Received: 1",
+        ),
         (dict(labels=3), "labels are a list of names.* Received: 3"),
         (dict(labels="abc"), "labels are a list of names.* Received: 'abc'"),
-        (dict(labels=None, num_classes="2"), "at least 2 classes. Received: '2'"),
+        (dict(labels=None, num_classes="2"), "of at least 2. Received: '2'"),
+        (dict(labels=None, num_classes=2.0), "an integer of at least 2.* 2.0"),
         (dict(pooling="median"), "'max_logits'.*'median'"),
         (dict(hidden_activation="relu6"), "hidden_activation.*'relu6'"),
     ):

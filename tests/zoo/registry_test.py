@@ -98,8 +98,10 @@ def test_a_dtype_may_be_asked_for(preset, trained, tmp_path):
     )
 
 
-def test_a_weight_that_float16_cannot_hold_is_refused_by_name(tmp_path):
+def test_what_a_preset_cannot_hold_is_refused_by_name(tmp_path):
     task = make()
+    with pytest.raises(ValueError, match="language must be a code.* Received: 3"):
+        kzoo.save_preset(task, tmp_path / "unknown", language=3)
     name, variable = next(iter(task.named_variables().items()))
     variable.assign(keras.ops.full(variable.shape, 1e5))
     with pytest.raises(ValueError, match=f"{name} is too large for float16"):

@@ -22,7 +22,7 @@ from kzoo.zoo.examples import (
     read_training,
     texts_of,
 )
-from kzoo.zoo.recipe_tables import HoldOut, Schedule
+from kzoo.zoo.recipe_tables import HoldOut, Schedule, Source
 from kzoo.zoo.recipes import Recipe, RecipeError, shipped
 from kzoo.zoo.training_folder import OtherTraining
 from tests.recipes import recipe_of
@@ -49,6 +49,23 @@ def test_a_text_of_which_replace_leaves_nothing_is_named(tmp_path):
     (tmp_path / "spa.txt.gz").write_text("".join(lines))
     recipe = recipe_of("spa-eng-en-es", data={"replace": {"x": " "}})
     with pytest.raises(DataError, match="replace leaves nothing.* 'x' in example 1"):
+        read_training(recipe, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("spa-eng-en-es", ("spa.tsv",)),
+        ("multi30k-en-de", ("a.en", "a.de")),
+        ("shakespeare-char", ("a.txt",)),
+        ("ewt-pos", ("a.tsv",)),
+    ],
+)
+def test_files_have_no_splits(tmp_path, name, files):
+    for file in files:
+        (tmp_path / file).write_text("a\tb\n" if "tsv" in file else "a\n")
+    recipe = recipe_of(name, data={"train": Source(files=files, split="test")})
+    with pytest.raises(ValueError, match="read whole. Received: split='test' for"):
         read_training(recipe, tmp_path)
 
 
