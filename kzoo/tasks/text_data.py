@@ -188,6 +188,13 @@ class LearnsText(BatchesText, ReadsPipelines):
         self, x=None, y=None, *, batch_size=None, sample_weight=None, **kwargs
     ):
         """Keras's `evaluate`, also on strings; see `fit`."""
+        if kwargs.get("_use_cached_eval_dataset"):
+            # `fit` validates: it has checked the data, and Keras reads an iterator that
+            # it keeps. What is taken from a generator here would be lost to it.
+            with _end_of_data(kwargs):
+                return super().evaluate(
+                    x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs
+                )
         x, y = self._checked_examples(x), as_list(y)
         if self._is_raw(x, y):
             batches = self._batches(
@@ -245,8 +252,8 @@ class LearnsText(BatchesText, ReadsPipelines):
 
         Raises:
             ValueError: there is no list of examples, or an empty one; ids are none of
-                the model's; or strings come out of something that Keras takes numbers
-                from.
+                the model's; strings come out of something that Keras takes numbers
+                from; or it is an iterator, but no generator.
         """
         x = as_list(x)
         if isinstance(x, (str, type(None))) or (
@@ -284,8 +291,14 @@ class LearnsText(BatchesText, ReadsPipelines):
         first = []
         if isinstance(x, keras.utils.PyDataset):
             first = [x[0]]
-        elif isinstance(x, collections.abc.Iterator):
+        elif isinstance(x, types.GeneratorType):
             first = list(itertools.islice(x, 1))
+        elif isinstance(x, collections.abc.Iterator):
+            raise ValueError(
+                f"{self.name} reads batches from a generator, or from what gives them "
+                "again for the next epoch, such as a grain.IterDataset. Received: an "
+                f"iterator, {type(x).__name__}; give what it iterates over."
+            )
         if first and begins_with_text(first[0]):
             raise ValueError(
                 f"{self.name} reads strings from a list, an array or a column of a "

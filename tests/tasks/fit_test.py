@@ -1,5 +1,6 @@
 """Tasks train on every form of data, and go on where they were killed."""
 
+import itertools
 import warnings
 
 import grain
@@ -267,6 +268,37 @@ def test_validation_data_in_every_form(held_out):
     assert len(history.history["val_loss"]) == 1
     for name, value in expected.items():
         assert history.history[f"val_{name}"][0] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_every_batch_of_a_generator_is_validated_on(endless):
+    """In the first epoch; Keras may leave some out between two, of any model."""
+    inputs, targets = seq2seq_ids(*zip(*PAIRS[:8], strict=True))
+    batches = [
+        keras.tree.map_structure(lambda x, i=i: x[i : i + 2], (inputs, targets))
+        for i in range(0, 8, 2)
+    ]
+    model = compiled(perturbed(seq2seq()), eager=True)
+    expected = model.evaluate((batch for batch in batches), verbose=0)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=True)
+    given = itertools.cycle(batches) if endless else batches
+    history = model.fit(
+        WORDS[:4],
+        WORDS[:4],
+        validation_data=(batch for batch in given),
+        validation_steps=4 if endless else None,
+        verbose=0,
+    )
+    assert history.history["val_loss"] == pytest.approx(expected[:1], rel=1e-5)
+
+
+def test_an_iterator_that_is_no_generator_is_refused():
+    """Where what looked at its first batch had it, the first two were lost."""
+    dataset = grain.MapDataset.source([seq2seq_ids(WORDS[:2], WORDS[:2])] * 3)
+    model = compiled(seq2seq(), eager=True)
+    for method in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(ValueError, match="an iterator, .*; give what it iterates"):
+            method(iter(dataset.to_iter_dataset()), verbose=0)
 
 
 def test_the_same_weights_have_the_same_loss_on_every_pipeline():
