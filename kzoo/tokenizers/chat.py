@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import tokenizers
 from tokenizers import AddedToken
 
-from kzoo.tokenizers.hf_folder import ROLES, content_of
+from kzoo.tokenizers.hf_folder import content_of, named_tokens
 
 # More would be no chat: a template that loops for ever is stopped here.
 _MOST = 10_000_000
@@ -179,8 +179,8 @@ def _render(tokenizer, messages, add_generation_prompt, variables):
             "for chats, or its folder lacks chat_template.jinja."
         )
     jinja2 = _jinja2()
-    settings, names = tokenizer.conventions.settings, [f"{r}_token" for r in ROLES]
-    tokens = {name: content_of(settings[name]) for name in names if settings.get(name)}
+    named = named_tokens(tokenizer.conventions.settings)
+    tokens = {name: content_of(token) for name, token in named.items()}
     given = {
         **tokens,
         "messages": messages,

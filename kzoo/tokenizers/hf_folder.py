@@ -170,6 +170,9 @@ class TokenizerFolder:
             )
         if "added_tokens_decoder" not in self.settings:
             self.settings = self.settings | self.json("special_tokens_map.json")
+        if isinstance(self.settings.get("additional_special_tokens"), dict):
+            named = self.settings.pop("additional_special_tokens")  # as now written
+            self.settings.setdefault("extra_special_tokens", named)
         self.name = self._class(kind)
         names = dict(_NAMES.get(self.name, {}))
         self.names = {role: names.get(role) for role in ROLES}
@@ -228,17 +231,21 @@ class TokenizerFolder:
     @property
     def extra(self):
         """More special tokens, as they stand in the settings."""
-        found = []
-        for key in ("additional_special_tokens", "extra_special_tokens"):
-            some = self.settings.get(key) or []
-            found += some.values() if isinstance(some, dict) else some
-        return found
+        roles = {f"{role}_token" for role in ROLES}
+        named = named_tokens(self.settings).items()
+        return [token for name, token in named if name not in roles] + self.listed
+
+    @property
+    def listed(self):
+        """Those without a name, as they stand in the settings."""
+        keys = "additional_special_tokens", "extra_special_tokens"
+        some = [self.settings.get(key) for key in keys]
+        return [token for each in some if isinstance(each, list) for token in each]
 
     @property
     def stated(self):
         """All special tokens as they stand in the settings, strings or dicts."""
-        roles = (self.settings.get(f"{role}_token") for role in ROLES)
-        return [token for token in (*roles, *self.extra) if token]
+        return [*named_tokens(self.settings).values(), *self.listed]
 
     @property
     def special(self):
@@ -316,6 +323,20 @@ def _ids(config, name):
 def family_name(tokenizer_class):
     """Such as "Bert" of "BertTokenizerFast"."""
     return re.sub(r"Tokenizer(Fast)?$", "", str(tokenizer_class))
+
+
+def named_tokens(settings):
+    """Special tokens as they stand in the settings, by the names that templates know.
+
+    Such as "bos_token", and "image_token" of models that read more than text.
+    """
+    found = {
+        name: token
+        for name, token in settings.items()
+        if name.endswith("_token") and token and isinstance(token, (str, dict))
+    }
+    some = settings.get("extra_special_tokens")
+    return found | (some if isinstance(some, dict) else {})
 
 
 def content_of(token):

@@ -439,7 +439,7 @@ def _sentence_piece(folder, kind, convert):
     if convert and folder.name in CLASSES:
         settings, unknown = folder.settings, names["unk"]
         library = converted(
-            model, pieces, folder.name, settings, unknown, symbols=not folder.extra
+            model, pieces, folder.name, settings, unknown, symbols=not folder.listed
         )
         added = [AddedToken(each, normalized=False) for each in special]
         library.add_special_tokens([each for each in added if each.content in ids_of])
@@ -472,7 +472,7 @@ def _codes(folder):
     known = {"MBart": _MBART, "MBart50": _MBART + _MBART50}
     if folder.name in known:
         return known[folder.name]
-    listed = [content_of(token) for token in folder.extra]
+    listed = [content_of(token) for token in folder.listed]
     listed = [name for name in listed if _LANGUAGE.fullmatch(name)]
     if not listed:
         raise ValueError(

@@ -105,6 +105,8 @@ SETTINGS = [
     {},
     {"additional_special_tokens": ["<x1>"]},
     {"additional_special_tokens": ["<turn>"]},
+    {"image_token": "<x1>"},
+    {"extra_special_tokens": {"image_token": "<turn>"}},
     {"add_prefix_space": False},
     {"add_prefix_space": None, "legacy": True},
 ]
@@ -133,7 +135,7 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
     tokenizer = load_pretrained_tokenizer(tmp_path, kind)
     known = getattr(transformers, f"{name}Tokenizer").from_pretrained(tmp_path)
     texts = ["<turn>hello hellos", "x<turn>", " hello  world", *drawn(40)]
-    names = {"\x00", *settings.get("additional_special_tokens", ())}
+    names = {"\x00", *(text for text in ("<x1>", "<turn>") if text in str(settings))}
     texts = [text for text in texts if not any(name in text for name in names)]
     rows = [known(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert tokenizer.encode(texts) == rows
@@ -143,6 +145,36 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
     for text, row in zip(saved.decode(rows), rows):
         if tokenizer.unknown_token_id not in row:
             assert text == known.decode(row, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image_token": "<x1>", "audio_token": None},
+        {"extra_special_tokens": {"image_token": "<x1>", "x": "<x2>"}},
+        {"extra_special_tokens": ["<x2>"], "image_token": "<x1>"},
+        {"additional_special_tokens": {"x": "<x1>"}, "image_token": "<x2>"},
+    ],
+    ids=str,
+)
+def test_chat_templates_know_the_same_tokens(settings, tmp_path):
+    pytest.importorskip("jinja2")
+    own = FastTokenizer.train(["A man rides a bike.", "hello there, World!"] * 3, 300)
+    save_pretrained_tokenizer(own, tmp_path)
+    template = "{{ bos_token }}{{ image_token }}{{ x }}{{ extra_special_tokens }}"
+    (tmp_path / "chat_template.jinja").write_text(template + "{{ messages[0] }}")
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    tokenizer = load_pretrained_tokenizer(tmp_path)
+    save_pretrained_tokenizer(tokenizer, tmp_path / "written")
+    for folder in (tmp_path, tmp_path / "written"):
+        known = transformers.AutoTokenizer.from_pretrained(folder)
+        assert len(known) == tokenizer.vocabulary_size
+        chat = [dict(role="user", content="hello")]
+        text = known.apply_chat_template(chat, tokenize=False)
+        assert tokenizer.apply_chat_template(chat) == text and "<x1>" in text
+        ids = known.apply_chat_template(chat, return_dict=False)
+        assert tokenizer.encode_chat(chat) == ids
 
 
 def test_languages_are_written(tmp_path):

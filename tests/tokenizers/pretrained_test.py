@@ -45,6 +45,11 @@ def load(tmp_path_factory):
     return loaded
 
 
+def written_again(tokenizer, folder):
+    save_pretrained_tokenizer(tokenizer, folder)
+    return load_pretrained_tokenizer(folder)
+
+
 def with_template(tokenizer, *texts):
     return tokenizer.conventions.template.join(tokenizer.encode(texts))
 
@@ -273,6 +278,35 @@ def test_chats_equal_transformers(load, name):
     ):
         assert tokenizer.apply_chat_template(chat) == text
         assert tokenizer.encode_chat(chat) == ids
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image_token": "<img>"},
+        {"image_token": {"content": "<img>", "lstrip": False, "rstrip": False}},
+        {"extra_special_tokens": {"image_token": "<img>"}},
+        {"additional_special_tokens": {"image_token": "<img>"}},
+    ],
+    ids=str,
+)
+def test_chat_templates_know_all_tokens_that_have_a_name(settings, load, tmp_path):
+    """`live_test.py` has them beside transformers."""
+    pytest.importorskip("jinja2")
+    template = "{{ eos_token }}{{ image_token }}{{ messages[0].content }}"
+    described = library_of("gpt2_json", load)
+    settings = dict(eos_token="<|endoftext|>", chat_template=template, **settings)
+    before = load("gpt2_json")[0]
+    for tokenizer in (
+        read(tmp_path, described, **settings),
+        written_again(read(tmp_path, described, **settings), tmp_path / "again"),
+    ):
+        assert tokenizer.vocabulary_size == before.vocabulary_size + 1
+        new = tokenizer.token_id("<img>")
+        assert new == before.vocabulary_size and new in tokenizer.special_ids
+        assert tokenizer.apply_chat_template(chat("hi")) == "<|endoftext|><img>hi"
+        ids = [before.end_token_id, new, *before.encode(["hi"])[0]]
+        assert tokenizer.encode_chat(chat("hi")) == ids
 
 
 def test_padding_is_named_for_readers_that_need_one(load, tmp_path):
