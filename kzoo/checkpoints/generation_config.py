@@ -257,7 +257,7 @@ def write_generation(options, config, tokenizer=None):
         keys |= {"do_sample": True, "top_k": 0}
         keys |= {name: options.pop(name) for name in _SAMPLING if name in options}
     if keys.get("num_beams", 1) > 1:
-        keys["early_stopping"] = options.pop("early_stopping", True)
+        keys["early_stopping"] = options.pop("early_stopping", True) or "never"
     words = [[token] for token in banned if token not in ends]
     suppressed = [token for token in banned if token in ends]  # no words there
     keys |= {"bad_words_ids": words} if words else {}

@@ -1,5 +1,7 @@
 """Pipelines of `tf.data` and grain, of strings or ids, as Keras's loops take them."""
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -65,7 +67,14 @@ class ReadsPipelines(Task):
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if maps and not on_tensorflow:
             return batches
-        example = _unpacked(next(iter(batches)))
+        begun = iter(batches)  # with its processes, where the user asks for some
+        element = next(begun, None)
+        if element is None:
+            raise ValueError(
+                f"{self.name} needs a pipeline with one batch at least. Received: a "
+                f"{type(dataset).__name__} without any."
+            )
+        example = _unpacked(element)
         if not maps:
             if not isinstance(_first(example), dict):
                 raise ValueError(
@@ -78,7 +87,12 @@ class ReadsPipelines(Task):
         from kzoo.data import open_tf_data
 
         # Keras would take the lengths of the first two batches for those of all.
-        return open_tf_data(lambda: map(_unpacked, batches), example, _widths(example))
+        passes = [itertools.chain([element], begun)]
+        return open_tf_data(
+            lambda: map(_unpacked, passes.pop() if passes else batches),
+            example,
+            _widths(example),
+        )
 
     def _tokenized_element(self, element):
         element = _unpacked(element)

@@ -122,6 +122,20 @@ def test_grain_pipelines_of_strings(iterate):
     assert history["loss"][1] < history["loss"][0]
 
 
+@pytest.mark.tensorflow  # elsewhere Keras itself looks at batches before
+def test_what_looks_at_a_grain_pipeline_reads_no_batch_twice():
+    """Nor begins its processes anew, where it has some."""
+    batches, read = batches_of_pairs(PAIRS[:4] * 16), []
+    dataset = grain.MapDataset.source(range(4)).map(lambda i: read.append(i) or i)
+    model = compiled(seq2seq(), eager=True)
+    model.evaluate(dataset.map(batches.__getitem__), verbose=0)
+    assert read == [0, 1, 2, 3]
+    model.fit(dataset.map(batches.__getitem__), epochs=2, shuffle=False, verbose=0)
+    assert read == [0, 1, 2, 3] * 3
+    with pytest.raises(ValueError, match="one batch at least. Received: a .*MapData"):
+        model.evaluate(grain.MapDataset.source(batches)[:0], verbose=0)
+
+
 @pytest.mark.tensorflow
 def test_tf_data_of_dicts():
     import tensorflow as tf

@@ -248,3 +248,16 @@ def test_a_decoder_s_first_token_has_no_key_and_its_last_one_has(tmp_path):
         kzoo.save_hf(task, tmp_path / "out")
     said = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert "forced_bos_token_id" not in said and said["forced_eos_token_id"] == 5
+
+
+@pytest.mark.parametrize(("early", "said"), [(True, True), (False, "never")])
+def test_others_search_until_no_sequence_can_score_better(early, said, tmp_path):
+    """For which `False` is until none is likely to."""
+    written("llama", tmp_path)
+    task = kzoo.from_preset(tmp_path)
+    task.search_defaults = {"beams": 3, "early_stopping": early}
+    kzoo.save_hf(task, tmp_path / "out")
+    keys = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert keys["num_beams"] == 3 and keys["early_stopping"] == said
+    again = kzoo.from_preset(tmp_path / "out").search_defaults
+    assert again["early_stopping"] is early
