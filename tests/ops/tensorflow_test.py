@@ -171,13 +171,13 @@ def test_several_threads_may_trace_a_gradient_at_once(width):
 )
 def test_models_that_were_trained_leave_no_graph_behind(changes):
     def graphs_behind_it():
-        train(**changes)
+        train(num_layers=1, **changes)
         keras.backend.clear_session()
         gc.collect()
         return sum(type(each).__name__ == "FuncGraph" for each in gc.get_objects())
 
-    first, *later = (graphs_behind_it() for _ in range(3))
-    assert max(later) <= first
+    first, second = graphs_behind_it(), graphs_behind_it()
+    assert second <= first
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
