@@ -193,7 +193,7 @@ print(json.dumps(status("VmHWM") - before))
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="needs Linux, to measure memory"
 )
-@pytest.mark.usefixtures("remembered")
+@pytest.mark.usefixtures("greedy")
 def test_it_needs_little_more_than_weights_and_cache(tmp_path):
     def exported(model, name, **options):
         path = tmp_path / name
@@ -212,9 +212,9 @@ def test_it_needs_little_more_than_weights_and_cache(tmp_path):
     narrow = make(kzoo.CausalLM, 400, positions="rotary", num_layers=5, **sizes)
     parts, _ = exported(narrow, "narrow.onnx", low_memory=True)
     assert weights > 1e8
-    for count in (300, 100):  # the first joins the cache once
+    for count in (270, 100):  # the first joins the cache once
         runtime = needed(parts, count)  # its own, for the same graph
         low = needed(file, count)
         cache = (200 + count) * 2 * 5 * 512 * 4
         assert low - runtime < 1.2 * (weights + cache)
-    assert low + 0.7 * weights < needed(usual, 100)
+    assert low + 0.7 * weights < needed(usual, 10)

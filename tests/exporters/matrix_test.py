@@ -17,7 +17,6 @@ import pytest
 import kzoo
 from kzoo.config import Architecture, Norm, NormPosition, Positions
 from kzoo.exporters import ExportError
-from kzoo.tasks.exported_generation import ExportsGeneration
 
 SCRIPT = Path(__file__).parents[2] / "export" / "matrix.py"
 MATRIX = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
@@ -49,17 +48,6 @@ def test_few_cells_have_every_pair(cells, first):
 
 # JAX compiles each search, which takes ten times as long as all else.
 SLOW = keras.backend.backend() != "tensorflow"
-
-
-@pytest.fixture
-def greedy(monkeypatch):
-    """Exports verify the first search of theirs alone, as the rest is Keras's time."""
-
-    def first(self, generator):
-        return dict([next(iter(cases(self, generator).items()))])
-
-    cases = ExportsGeneration._generate_cases
-    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)
 
 
 @pytest.mark.usefixtures("greedy")

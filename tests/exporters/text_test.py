@@ -359,7 +359,7 @@ def test_numbers_vectors_and_scores(tmp_path, quick, trained):
 
 
 @pytest.mark.tensorflow
-def test_a_saved_model_takes_and_gives_text(tmp_path, trained):
+def test_a_saved_model_takes_and_gives_text(tmp_path, quick, trained):
     import tensorflow as tf
 
     positions = dict(positions="learned", max_sequence_length=64)
