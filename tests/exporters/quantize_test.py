@@ -422,7 +422,7 @@ def test_an_artifact_is_verified_again(tmp_path, quick, mode):
         verify(path, model)
 
 
-@pytest.mark.usefixtures("quick", "remembered")
+@pytest.mark.usefixtures("quick", "greedy")
 def test_a_model_without_large_matrices_stays_as_it_is(tmp_path):
     sizes = dict(vocabulary_size=20, hidden_dim=16, intermediate_dim=24)
     model = make(kzoo.CausalLM, **sizes)

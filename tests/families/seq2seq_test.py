@@ -446,6 +446,7 @@ def model(tmp_path_factory):
 PROMPTS = [[5, 6, 7, 2], [9, 2]]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_callers_options_win_over_the_checkpoints(model):
     assert model.generate(PROMPTS, beams=1, max_new_tokens=4) == model.generate(
         PROMPTS,
