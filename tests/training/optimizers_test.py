@@ -8,6 +8,7 @@ import pytest
 
 from kzoo.training import Adam
 from kzoo.training.optimizers import LossScaleOptimizer
+from tests.words import EAGER
 
 
 def definition(weights, gradients, rate, beta_1, beta_2, epsilon):
@@ -76,7 +77,7 @@ def number(variable):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("steps", "size"), [(1024, 1.0), (4, 30_000.0)])
+@pytest.mark.parametrize(("steps", "size"), [(300, 1.0), (4, 30_000.0)])
 def test_gradients_of_16_bits_are_accumulated_in_32(dtype, steps, size):
     variable = keras.Variable(np.ones(1), dtype=dtype)
     optimizer = Adam(0.0, gradient_accumulation_steps=steps)
@@ -89,7 +90,7 @@ def test_gradients_of_16_bits_are_accumulated_in_32(dtype, steps, size):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("overwrite", [None, 300])
+@pytest.mark.parametrize("overwrite", [None, 60])
 def test_weights_of_16_bits_are_averaged_in_32(dtype, overwrite):
     variable = keras.Variable(np.ones(1), dtype=dtype)
     optimizer = Adam(
@@ -99,9 +100,9 @@ def test_weights_of_16_bits_are_averaged_in_32(dtype, overwrite):
     gradient = keras.ops.zeros((1,), dtype)
     optimizer.apply([gradient])
     variable.assign(np.full(1, 0.75))
-    for _ in range(299):
+    for _ in range(59):
         optimizer.apply([gradient])
-    average = 0.75 + 0.25 * 0.99**299
+    average = 0.75 + 0.25 * 0.99**59
     (found,), (exact,) = (
         optimizer._model_variables_moving_average,
         optimizer._exact_averages,
@@ -128,14 +129,14 @@ def bfloat16_by_default():
 @pytest.mark.usefixtures("bfloat16_by_default")
 def test_averages_are_swapped_with_weights_of_16_bits(on_epoch):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile(Adam(0.02, use_ema=True, ema_momentum=0.9), "mse")
+    optimizer = Adam(0.02, use_ema=True, ema_momentum=0.9)
+    model.compile(optimizer, "mse", run_eagerly=EAGER)
     assert {str(v.dtype) for v in model.trainable_variables} == {"bfloat16"}
     x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
     data = dict(validation_data=(x, x[:, :1]), callbacks=[swap], verbose=0)
     history = model.fit(x, x[:, :1], epochs=3, **data).history
     assert history["val_loss"][-1] < history["val_loss"][0]
-    optimizer = model.optimizer
     before = [number(each) for each in optimizer._exact_averages]
     assert before == pytest.approx(
         [number(v) for v in model.trainable_variables], rel=4e-3
@@ -168,10 +169,13 @@ def test_a_model_of_16_bits_trains(dtype, options):
         layer["config"]["dtype"] = dtype
     keras.utils.set_random_seed(0)
     model = keras.Sequential.from_config(config)
-    model.compile(Adam(0.02, **options), "mse")
+    # float16 op by op, where the state is read as in a graph.
+    model.compile(
+        Adam(0.05, **options), "mse", run_eagerly=EAGER and dtype == "float16"
+    )
     x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
     y = x[:, :1] + 0.5
-    losses = model.fit(x, y, batch_size=8, epochs=12, verbose=0).history["loss"]
+    losses = model.fit(x, y, batch_size=16, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < 0.6 * losses[0]
 
 
@@ -227,7 +231,9 @@ def test_trains_as_keras_does(options):
             [keras.Input((4,)), keras.layers.Embedding(9, 6), keras.layers.Dense(2)]
         )
         rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
-        model.compile(kind(rate, **options), "mse")
+        optimizer = kind(rate, **options)
+        plain = type(optimizer) is not Adam  # Keras's is a reference alone
+        model.compile(optimizer, "mse", run_eagerly=EAGER and plain)
         rng = np.random.default_rng(1)
         # No token twice in a batch: Keras squares the parts of its gradient one by one.
         x = np.stack([rng.permutation(8).reshape(2, 4) for _ in range(5)])
