@@ -1,5 +1,6 @@
 """What tests of layers, models and tasks share: weights, gradients, `check_layer`."""
 
+import contextlib
 import json
 
 import keras
@@ -193,6 +194,21 @@ def gradients(variables, loss):
         loss().backward()
         found = [v.value.grad for v in variables]
     return [None if g is None else to_numpy(g) for g in found]
+
+
+@contextlib.contextmanager
+def op_by_op():
+    """What the fixture `eager` is to a test, for fixtures of many and parts of one."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 class Killed(Exception):
