@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import tempfile
+import warnings
 import zlib
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def _clean_keras():
 
 @pytest.fixture
 def eager():
-    """TensorFlow runs op by op what it would trace: a second less a search.
+    """TensorFlow runs op by op what it would trace: a second less a search, or a fit.
 
     For tests whose claim is what comes out, not how it is compiled.
     """
@@ -182,6 +183,8 @@ def eager():
         return
     import tensorflow as tf
 
+    # That functions of tf.data are graphs all the same; forgotten with the test.
+    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_fun")
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)

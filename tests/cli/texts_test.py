@@ -125,7 +125,7 @@ def test_a_result_is_one_line_whatever_a_model_writes():
 
 def test_a_name_may_be_as_long_as_the_file_system_takes(run, translator, tmp_path):
     path = tmp_path / ("é" * 123 + "a.txt")  # of 251 bytes
-    assert run("translate", translator, "the house", "-o", path).exit_code == 0
+    assert run("translate", translator, "the house", "-o", path, *FEW).exit_code == 0
     assert path.read_text() and [*tmp_path.iterdir()] == [path]
 
 
@@ -136,7 +136,7 @@ def test_a_pipe_and_a_link_stay_what_they_are(run, translator, tmp_path):
     link.symlink_to(real)
     real.write_text("old")
     for path in (pipe, link):
-        result = run("translate", translator, "a", "--output", path)
+        result = run("translate", translator, "a", "--output", path, *FEW)
         assert result.exit_code == 0, result.output
     assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
     assert os.read(reader, 1000).decode() == real.read_text() != "old"

