@@ -196,12 +196,16 @@ SHARED = {
 }
 
 
+@functools.cache
+def sharing(option):
+    return Transformer(encoder_decoder(**SHARED[option]))
+
+
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 @pytest.mark.parametrize("option", SHARED)
 def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
-    config = encoder_decoder(**SHARED[option])
-    transformer = Transformer(config)
-    decoder, steps = transformer.decoder, len(PARENTS)
+    transformer = sharing(option)
+    config, decoder, steps = transformer.config, transformer.decoder, len(PARENTS)
     prompt = random_ids(config.decoder, (2, PROMPT))
     tokens = random_ids(config.decoder, (2, steps * BEAMS))
     pads = np.array([0, 1])  # places of padding before each prompt
@@ -238,17 +242,21 @@ def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
                 index=filled,
                 **options,
             )
-            for beam, path in enumerate(paths):
-                own = tokens[:, np.array(path) - PROMPT]
-                mask = np.concatenate([real, np.ones_like(own, bool)], axis=1)
-                full = decoder(
-                    np.concatenate([prompt, own], axis=1),
-                    padding_mask=mask,
-                    memory=memory,
-                    memory_padding_mask=source_mask,
-                )
-                got = to_numpy(states)[:, beam]
-                assert difference(got, to_numpy(full)[:, -1]) <= TOLERANCE
+            # All beams' sequences as rows, those of the first beam first.
+            own = np.concatenate([tokens[:, np.array(p) - PROMPT] for p in paths])
+            full = decoder(
+                np.concatenate([np.tile(prompt, (BEAMS, 1)), own], axis=1),
+                padding_mask=np.concatenate(
+                    [np.tile(real, (BEAMS, 1)), np.ones_like(own, bool)], axis=1
+                ),
+                memory=ops.concatenate([memory] * BEAMS, axis=0),
+                memory_padding_mask=np.tile(source_mask, (BEAMS, 1)),
+            )
+            expected = to_numpy(full)[:, -1].reshape(BEAMS, 2, -1)
+            for got, each in zip(
+                to_numpy(states).swapaxes(0, 1), expected, strict=True
+            ):
+                assert difference(got, each) <= TOLERANCE
 
 
 def test_positions_follow_from_places():
