@@ -30,15 +30,12 @@ def test_it_equals_the_formula(activation, gated, use_bias):
     assert len(weights) == (3 if gated else 2) * (2 if use_bias else 1)
 
 
-GATED = ["sigmoid", "linear", "relu", "gelu", "silu"]  # Shazeer (2020), section 2
+GATED = ["sigmoid", "linear", "silu"]  # of Shazeer (2020), section 2
 
 
-@pytest.mark.parametrize(
-    ("activation", "gated"),
-    [(name, True) for name in GATED]
-    + [(name, False) for name in ACTIVATIONS if name not in ("linear", "sigmoid")],
-)
-def test_it_is_a_layer(activation, gated, tmp_path):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_it_is_a_layer(activation, tmp_path):
+    gated = activation in GATED  # of which an activation knows nothing
     check_layer(
         lambda **kw: FeedForward(
             D, F, activation, gated=gated, use_bias=not gated, dropout=0.1, **kw
