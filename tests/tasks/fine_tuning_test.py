@@ -535,7 +535,7 @@ def test_four_batches_count_as_one_of_four_times_the_rows(policy):
 
     def train(batch_size, **options):
         keras.utils.set_random_seed(0)
-        task = classifier()
+        task = classifier(num_layers=2)
         task.enable_lora(2, "*")
         start = values(randomize(task))
         eager = EAGER and not options  # what counts as one is a graph
