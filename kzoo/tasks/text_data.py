@@ -402,10 +402,10 @@ def _end_of_data(options):
     """Without Keras's warning where a pipeline ends, which it gives for each whose
     length it cannot know; but with it where the user said how many steps there are.
     """  # noqa: D205  one sentence
+    said = options.get("steps_per_epoch") or options.get("steps")
     with warnings.catch_warnings():
-        if not any(
-            options.get(name)
-            for name in ("steps_per_epoch", "validation_steps", "steps")
-        ):
+        if not said:
             warnings.filterwarnings("ignore", "Your input ran out of data")
+        elif options.get("_use_cached_eval_dataset"):  # within what `fit` ignores
+            warnings.filterwarnings("default", "Your input ran out of data")
         yield

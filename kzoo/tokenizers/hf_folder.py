@@ -48,7 +48,7 @@ _ROBERTA = dict(
 _GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _T5 = dict(eos="</s>", unk="<unk>", pad="<pad>")
 _LLAMA = dict(bos="<s>", eos="</s>", unk="<unk>")
-_GEMMA = dict(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>")
+_GEMMA = dict(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>", mask="<mask>")
 _ALBERT = dict(_BERT, bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")
 _NAMES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "MPNet"), _BERT),

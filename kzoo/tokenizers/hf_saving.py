@@ -1,5 +1,6 @@
 """Tokenizers as Hugging Face folders, which transformers reads."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -106,10 +107,10 @@ def _content_of(tokenizer, name):
         return tokenizer._target.serialized_model_proto()
     if name != "vocab.json":
         return tokenizer._model_bytes()
-    # Codes of languages follow what M2M100's file lists.
+    # Codes of languages, and what is added, follow what M2M100's file lists.
     codes = {f"__{code}__" for code in tokenizer.languages}
-    pieces = enumerate(tokenizer.pieces)
-    return _text({p: i for i, p in pieces if p is not None and p not in codes})
+    pieces = itertools.takewhile(lambda piece: piece not in codes, tokenizer.pieces)
+    return _text({p: i for i, p in enumerate(pieces) if p is not None})
 
 
 def _json_with_template(tokenizer, template, segments):

@@ -430,13 +430,16 @@ def _sentence_piece(folder, kind, convert):
         pieces, special = [*pieces, *extra], [*special, *extra]
     pieces = _with_added(pieces, folder, special)
     ids_of = {piece: i for i, piece in reversed([*enumerate(pieces)])}
-    for name in names.values():
+    converts = convert and folder.name in CLASSES
+    # The library's tokenizer gets more of them with their flags.
+    more = [] if converts else map(content_of, folder.extra)
+    for name in (*names.values(), *more):
         if name and name not in ids_of:
             ids_of[name] = len(pieces)
             pieces.append(name)
     languages = _languages({p: i for p, i in ids_of.items() if p})
     template = _around(folder, kind, ids_of, languages)
-    if convert and folder.name in CLASSES:
+    if converts:
         settings, unknown = folder.settings, names["unk"]
         library = converted(
             model, pieces, folder.name, settings, unknown, symbols=not folder.listed

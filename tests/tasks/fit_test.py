@@ -307,6 +307,24 @@ def test_every_batch_of_a_generator_is_validated_on(endless):
     assert history.history["val_loss"] == pytest.approx(expected[:1], rel=1e-5)
 
 
+@pytest.mark.parametrize(("steps", "too_few"), [(2, False), (4, True)])
+def test_the_end_of_data_is_a_warning_where_so_many_steps_were_said(steps, too_few):
+    """Not the end of the batches to learn from, whose number nobody said."""
+    inputs, targets = seq2seq_ids(*zip(*PAIRS[:2], strict=True))
+
+    def batches():
+        yield from [(inputs, targets)] * 3
+
+    model = compiled(seq2seq(), eager=True)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(
+            batches(), validation_data=batches(), validation_steps=steps, verbose=0
+        )
+    said = [str(each.message) for each in found]
+    assert any("ran out of data" in message for message in said) is too_few
+
+
 def test_an_iterator_that_is_no_generator_is_refused():
     """Where what looked at its first batch had it, the first two were lost."""
     dataset = grain.MapDataset.source([seq2seq_ids(WORDS[:2], WORDS[:2])] * 3)

@@ -139,6 +139,13 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
     texts = [text for text in texts if not any(name in text for name in names)]
     rows = [known(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert tokenizer.encode(texts) == rows
+    for each in tokenizer, load_pretrained_tokenizer(tmp_path, kind, convert=False):
+        special = known.all_special_tokens
+        assert each.vocabulary_size == len(known)
+        ids = [each.token_id(name) for name in special]
+        assert ids == known.convert_tokens_to_ids(special)
+        added = {each.token_id("<x1>")} - {None}
+        assert bool(added) == ("<x1>" in str(settings)) and added <= each.special_ids
     known.save_pretrained(tmp_path / "saved")
     saved = load_pretrained_tokenizer(tmp_path / "saved", kind)
     assert saved.encode(texts) == rows
@@ -175,6 +182,17 @@ def test_chat_templates_know_the_same_tokens(settings, tmp_path):
         assert tokenizer.apply_chat_template(chat) == text and "<x1>" in text
         ids = known.apply_chat_template(chat, return_dict=False)
         assert tokenizer.encode_chat(chat) == ids
+
+
+def test_marian_s_special_tokens_that_its_model_lacks_have_the_same_ids(tmp_path):
+    cases = golden.unpack("marian", tmp_path)
+    settings = dict(additional_special_tokens=["<sep1>", "<sep2>"])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    known = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    tokenizer = load_pretrained_tokenizer(tmp_path, cases["kind"])
+    assert tokenizer.vocabulary_size == len(known)
+    for name in known.all_special_tokens:
+        assert tokenizer.token_id(name) == known.convert_tokens_to_ids(name)
 
 
 def test_languages_are_written(tmp_path):

@@ -309,6 +309,31 @@ def test_chat_templates_know_all_tokens_that_have_a_name(settings, load, tmp_pat
         assert tokenizer.encode_chat(chat("hi")) == ids
 
 
+@pytest.mark.parametrize("name", ["marian", "m2m100"])
+def test_special_tokens_that_a_model_lacks_get_ids(name, load, tmp_path):
+    """As `live_test.py` has it; M2M100's stand behind its languages, as they are."""
+    before, cases, folder = load(name)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    listed = ["<sep1>", dict(content="<sep2>", lstrip=False)]
+    settings["additional_special_tokens"] = listed
+    path.write_text(json.dumps(settings))
+    tokenizer = load_pretrained_tokenizer(tmp_path, cases["kind"])
+    save_pretrained_tokenizer(tokenizer, tmp_path / "again")
+    count = before.vocabulary_size
+    again = load_pretrained_tokenizer(tmp_path / "again", cases["kind"])
+    for each in tokenizer, again:
+        assert each.tokens(range(count)) == before.tokens(range(count))
+        assert each.tokens([count, count + 1]) == ["<sep1>", "<sep2>"]
+        assert each.vocabulary_size == count + 2
+        assert {
+            count,
+            count + 1,
+        } < each.special_ids and each.languages == before.languages
+        assert each.encode(cases["texts"]) == before.encode(cases["texts"])
+
+
 def test_padding_is_named_for_readers_that_need_one(load, tmp_path):
     tokenizer, cases, _ = load("gpt2_json")
     assert tokenizer.original_pad_token_id is None
