@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kzoo.tasks.exported_generation import ExportsGeneration
-
 BENCHMARKS = Path(__file__).parents[1] / "export" / "benchmarks"
 WORDS = "a dog|ein Hund|a cat|eine Katze|two dogs|zwei Hunde|a man|ein Mann".split("|")
 
@@ -28,19 +26,8 @@ def run(monkeypatch):
     return run
 
 
-@pytest.fixture
-def one_search(monkeypatch):
-    """Exports verify one search, as these files are compared once more."""
-
-    def first(self, generator):
-        return dict([next(iter(cases(self, generator).items()))])
-
-    cases = ExportsGeneration._generate_cases
-    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)
-
-
 @pytest.mark.tensorflow
-@pytest.mark.usefixtures("one_search")
+@pytest.mark.usefixtures("greedy")
 def test_a_translator_is_trained_and_scored_in_all_its_forms(run, tmp_path):
     for split in ("train", "val", "test"):
         for language, words in (("en", WORDS[::2]), ("de", WORDS[1::2])):

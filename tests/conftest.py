@@ -190,6 +190,18 @@ def eager():
     tf.config.run_functions_eagerly(False)
 
 
+@pytest.fixture
+def greedy(monkeypatch):
+    """Exports verify the first search of theirs alone, as the rest is Keras's time."""
+    from kzoo.tasks.exported_generation import ExportsGeneration
+
+    def first(self, generator):
+        return dict([next(iter(cases(self, generator).items()))])
+
+    cases = ExportsGeneration._generate_cases
+    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _bounded_caches():
     """Drops what JAX has compiled before Linux has no more maps of memory for it.

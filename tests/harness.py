@@ -204,11 +204,12 @@ def op_by_op():
         return
     import tensorflow as tf
 
+    before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(False)
+        tf.config.run_functions_eagerly(before)
 
 
 class Killed(Exception):

@@ -151,12 +151,19 @@ def _data(options):
     kind = "parallel" if len(sources) == 2 else "columns"
     if not translation:
         kind = "running" if options["running"] else "text"
+    from kzoo.data.sources import is_tfds
+
     values = {"format": kind, "train": {"files": sources, "split": split}}
     if columns is not None:
         values["columns"] = columns
     if options["validation"]:
         _check_differ(options["folder"], sources, options["validation"])
-        values["validation"] = {"files": options["validation"], "split": split}
+        files = options["validation"]
+        has_splits = is_tfds(files[0]) or (options["folder"] / files[0]).is_dir()
+        values["validation"] = {
+            "files": files,
+            "split": split if has_splits else "train",  # of a file all is read
+        }
     elif options["validation_split"]:
         values["validation"] = {"files": sources, "split": options["validation_split"]}
     elif options["validation_share"] != 0:

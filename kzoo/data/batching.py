@@ -9,13 +9,14 @@ it stopped, without reading what came before.
 
 import functools
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
-from kzoo.arguments import check_choice, check_count, is_integer, is_number
+from kzoo.arguments import check_choice, check_count, is_integer
 from kzoo.data.batches import LARGEST_SEED, BucketedBatches
 from kzoo.data.buckets import assign, choose_buckets
 from kzoo.data.padding import int32
@@ -265,7 +266,7 @@ def _pads(pad_ids, columns):
     for name, (_, offsets) in columns.items():
         if offsets is not None:
             check_count(f"pad_ids of {name!r}", pads[name], limits.min, limits.max)
-        elif not is_number(pads[name]):
+        elif not isinstance(pads[name], numbers.Real):  # bools are, too
             raise ValueError(
                 f"pad_ids of {name!r} must be a number. Received: {pads[name]!r}."
             )

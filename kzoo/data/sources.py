@@ -385,9 +385,9 @@ def check_no_split(source, split):
     """Raises `ValueError` where a part is asked of files, which are read whole."""
     if split != "train":
         raise ValueError(
-            "split is of a TFDS data set, or of a folder of <language>.<split>.txt "
-            f"files; other files are read whole. Received: split={split!r} for "
-            f"{source}."
+            "split is of a TFDS data set, or in load_pairs of a folder of "
+            "<language>.<split>.txt files; other files are read whole. Received: "
+            f"split={split!r} for {source}."
         )
 
 

@@ -250,8 +250,7 @@ class Attention(Configured):
 
         Raises:
             ValueError: a mask or a bias has three axes, which could be rows or heads; a
-                mask is of floats; there is a cache, and `causal`; or `rotation`, and
-                `projected`, whose keys stand elsewhere than the queries.
+                mask is of floats; or there is a cache, and `causal`.
         """
         attention_mask = ops.as_bool(attention_mask)
         for name, given in (("attention_mask", attention_mask), ("bias", bias)):
@@ -266,12 +265,6 @@ class Attention(Configured):
             raise ValueError(
                 f"{self.name}: with a cache the places of queries are not known here: "
                 "give the causal mask as attention_mask. Received: causal=True."
-            )
-        if rotation is not None and projected is not None:
-            raise ValueError(
-                f"{self.name}: rotation turns queries and keys of the same positions; "
-                "keys that were projected before have others. Give one of rotation and "
-                "projected. Received: both."
             )
         if projected is not None:
             key, value = projected

@@ -188,25 +188,23 @@ class LearnsText(BatchesText, ReadsPipelines):
         self, x=None, y=None, *, batch_size=None, sample_weight=None, **kwargs
     ):
         """Keras's `evaluate`, also on strings; see `fit`."""
-        if kwargs.get("_use_cached_eval_dataset"):
-            # `fit` validates: it has checked the data, and Keras reads an iterator that
-            # it keeps. What is taken from a generator here would be lost to it.
-            with _end_of_data(kwargs):
-                return super().evaluate(
-                    x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs
+        # Where `fit` validates, it has checked the data, and Keras reads an iterator
+        # that it keeps: what is taken from a generator here would be lost to it.
+        if not kwargs.get("_use_cached_eval_dataset"):
+            x, y = self._checked_examples(x), as_list(y)
+            if self._is_raw(x, y):
+                batches = self._batches(
+                    x, y, sample_weight, batch_size=batch_size, shuffle=False
                 )
-        x, y = self._checked_examples(x), as_list(y)
-        if self._is_raw(x, y):
-            batches = self._batches(
-                x, y, sample_weight, batch_size=batch_size, shuffle=False
-            )
-            x, y, batch_size = self.pipeline(batches, epochs=1), None, None
-        else:
-            y = self._targets_beside(x, y, sample_weight)
-            x = self._tokenized(x)
-            kwargs["sample_weight"] = sample_weight
+                x, y, batch_size = self.pipeline(batches, epochs=1), None, None
+                sample_weight = None
+            else:
+                y = self._targets_beside(x, y, sample_weight)
+                x = self._tokenized(x)
         with _end_of_data(kwargs):
-            return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+            return super().evaluate(
+                x, y, batch_size=batch_size, sample_weight=sample_weight, **kwargs
+            )
 
     def train_on_batch(
         self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
@@ -297,7 +295,7 @@ class LearnsText(BatchesText, ReadsPipelines):
             raise ValueError(
                 f"{self.name} reads batches from a generator, or from what gives them "
                 "again for the next epoch, such as a grain.IterDataset. Received: an "
-                f"iterator, {type(x).__name__}; give what it iterates over."
+                f"iterator, {type(x).__name__}; give what it iterates over, or a list."
             )
         if first and begins_with_text(first[0]):
             raise ValueError(

@@ -103,6 +103,7 @@ SEGMENTS = "token_type_ids"
 INPUTS = ("input_ids", SEGMENTS, "attention_mask")
 MOST_IDS = 2**24  # ids: a file that claims more would take all memory
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+ROLE_KEYS = {f"{role}_token" for role in ROLES}
 
 
 def has_pretrained_tokenizer(folder):
@@ -169,16 +170,20 @@ class TokenizerFolder:
                 "load_tokenizer."
             )
         if "added_tokens_decoder" not in self.settings:
-            self.settings = self.settings | self.json("special_tokens_map.json")
+            mapped = self.json("special_tokens_map.json").items()
+            self.settings |= {name: _typed(token) for name, token in mapped}
         if isinstance(self.settings.get("additional_special_tokens"), dict):
             named = self.settings.pop("additional_special_tokens")  # as now written
-            self.settings.setdefault("extra_special_tokens", named)
+            self.settings["extra_special_tokens"] = (
+                self.settings.get("extra_special_tokens") or named
+            )
         self.name = self._class(kind)
         names = dict(_NAMES.get(self.name, {}))
         self.names = {role: names.get(role) for role in ROLES}
+        said = self.settings | named_tokens(self.settings)
         for role in ROLES:
-            if f"{role}_token" in self.settings:
-                self.names[role] = content_of(self.settings[f"{role}_token"])
+            if f"{role}_token" in said:
+                self.names[role] = content_of(said[f"{role}_token"])
         self.added = self._added()
 
     def _class(self, kind):
@@ -231,9 +236,13 @@ class TokenizerFolder:
     @property
     def extra(self):
         """More special tokens, as they stand in the settings."""
-        roles = {f"{role}_token" for role in ROLES}
-        named = named_tokens(self.settings).items()
-        return [token for name, token in named if name not in roles] + self.listed
+        return [*self.named.values(), *self.listed]
+
+    @property
+    def named(self):
+        """Those of them that have a name, as they stand in the settings, by it."""
+        every = named_tokens(self.settings)
+        return {name: token for name, token in every.items() if name not in ROLE_KEYS}
 
     @property
     def listed(self):
@@ -325,6 +334,12 @@ def family_name(tokenizer_class):
     return re.sub(r"Tokenizer(Fast)?$", "", str(tokenizer_class))
 
 
+def _typed(token):
+    """A token of a special_tokens_map.json as the other file has one."""
+    is_one = isinstance(token, dict) and "content" in token
+    return {"__type": "AddedToken", **token} if is_one else token
+
+
 def named_tokens(settings):
     """Special tokens as they stand in the settings, by the names that templates know.
 
@@ -333,10 +348,19 @@ def named_tokens(settings):
     found = {
         name: token
         for name, token in settings.items()
-        if name.endswith("_token") and token and isinstance(token, (str, dict))
+        if name.endswith("_token")
+        and token
+        and (
+            isinstance(token, str)
+            or isinstance(token, dict)
+            and (name in ROLE_KEYS or "__type" in token)
+        )
     }
-    some = settings.get("extra_special_tokens")
-    return found | (some if isinstance(some, dict) else {})
+    extra = settings.get("extra_special_tokens")
+    found |= extra if isinstance(extra, dict) else {}
+    if not set(found) - ROLE_KEYS:  # else these are replaced
+        found |= settings.get("model_specific_special_tokens") or {}
+    return found
 
 
 def content_of(token):

@@ -14,7 +14,7 @@ from kzoo.tokenizers.hf_folder import (
     FAST_FILE,
     INPUTS,
     LAYOUT_FILES,
-    ROLES,
+    ROLE_KEYS,
     SEGMENTED,
     TEMPLATE_FILE,
     TEMPLATES_FOLDER,
@@ -74,7 +74,7 @@ def save_pretrained_tokenizer(
     if segments and family_name(settings.get("tokenizer_class")) not in SEGMENTED:
         settings.setdefault("model_input_names", list(INPUTS))
     files |= _templates(conventions, settings)
-    named = {f"{r}_token" for r in ROLES} | {"additional_special_tokens"}
+    named = ROLE_KEYS | {"additional_special_tokens"}
     special = {name: value for name, value in settings.items() if name in named}
     folder.mkdir(parents=True, exist_ok=True)
     files[CONFIG_FILE] = _text(settings)

@@ -340,8 +340,11 @@ def _fast(folder, library, layout, template, batching=None):
         stated = {content_of(token) for token in folder.stated}
         named = [n for n in named if library.token_to_id(n) is not None or n in stated]
         folder.names = {r: n if n in named else None for r, n in folder.names.items()}
+    words = set(map(content_of, folder.named.values())) - set(named)
     for name in dict.fromkeys([*named, *map(content_of, folder.extra)]):
         token = by_name.get(name)
+        if token is None and name in words and library.token_to_id(name) is not None:
+            continue  # texts have it, too
         # As transformers 5: what a tokenizer.json says of one without a role stays.
         kept = layout == "fast" and name not in named
         if token is None or not (token.special or kept):

@@ -218,11 +218,11 @@ class SentencePieceTokenizer(Tokenizer):
 
         Raises:
             ValueError: `alpha` is negative or not finite, or `seed` no integer from 0
-                to 2**31 - 1.
+                to 2**32 - 1.
         """
         if not 0 <= alpha < math.inf:
             raise ValueError(f"alpha must be 0 or more. Received: {alpha!r}.")
-        check_count("seed", seed, 0, 2**31 - 1)
+        check_count("seed", seed, 0, 2**32 - 1)
         twin = type(self).from_config(self.get_config())
         twin._sampling = dict(enable_sampling=True, nbest_size=-1, alpha=alpha)
         twin._sampling["num_threads"] = 1  # each would draw the same
@@ -232,7 +232,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _drawn(self):
         """Options of the library; each of its calls begins again at the seed."""
         if self._sampling:
-            sentencepiece.set_random_generator_seed(next(self._seeds))
+            sentencepiece.set_random_generator_seed(next(self._seeds) % 2**32)
         return self._sampling
 
     @property

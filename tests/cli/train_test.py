@@ -7,6 +7,7 @@ import sys
 import pytest
 from safetensors.numpy import load_file
 
+from kzoo.cli.settings import _data
 from kzoo.config import ModelConfig
 from kzoo.tasks import load_task
 
@@ -305,3 +306,14 @@ print(given_back, of_some_steps())
     given_back, kept = map(int, made.stdout.split())
     assert given_back >= 20 * 24  # a fault for 2 MB at the least
     assert kept <= given_back / 10
+
+
+@pytest.mark.parametrize(("validation", "left"), [("dev.tsv", False), ("tfds:b", True)])
+def test_a_split_is_not_asked_of_a_file_that_validates(validation, left, tmp_path):
+    (tmp_path / "dev.tsv").touch()
+    said = dict(task="translation", columns=None, running=False, folder=tmp_path)
+    said |= dict(data=["tfds:a"], validation=[validation], split="train[:90%]")
+    data = _data(said)
+    assert data["train"]["split"] == "train[:90%]"
+    assert data["validation"]["files"] == [validation]
+    assert data["validation"]["split"] == ("train[:90%]" if left else "train")

@@ -9,7 +9,6 @@ import pytest
 import kzoo
 from kzoo.exporters import agreement, checks
 from kzoo.exporters.text import check, functions
-from kzoo.tasks.exported_generation import ExportsGeneration
 from tests import harness
 
 # Greedy search over the random rows of verification ends at different steps.
@@ -79,14 +78,3 @@ def quick(monkeypatch):
     monkeypatch.setattr(agreement, "_TURNS", 1)
     monkeypatch.setattr(functions, "HARD", functions.HARD[:6])
     monkeypatch.setattr(check, "character_texts", lambda: ["a é 日"])
-
-
-@pytest.fixture
-def greedy(monkeypatch):
-    """Exports verify the first search of theirs alone, as the rest is Keras's time."""
-
-    def first(self, generator):
-        return dict([next(iter(cases(self, generator).items()))])
-
-    cases = ExportsGeneration._generate_cases
-    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)

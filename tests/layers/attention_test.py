@@ -95,9 +95,6 @@ def test_memory_may_be_projected_first():
     expected = layer(X, memory=MEMORY, attention_mask=CROSS_MASK)
     assert difference(to_numpy(got), to_numpy(expected)) <= 1e-6
     assert {w.path.split("/")[0] for w in layer.weights} == {"first"}
-    with pytest.raises(ValueError, match="Give one of rotation and projected"):
-        rotation = rotary_angles(np.arange(X.shape[1]), D // 4, 100.0, X.shape[1])
-        layer(X, projected=projected, rotation=rotation)
 
 
 def test_rotary_attention_equals_the_formula():

@@ -96,6 +96,7 @@ def last_states(kept, row, golden, side):
     if row["task"] == "sentence_embedder":  # its outputs, which `logits` compares
         return
     _, mask = ids_and_mask(row, side)
+    assert kept and (len(kept) == 2) == (f"{side}_encoder" in golden)
     for stack, states in kept.items():
         name = stack if len(kept) == 2 else "states"
         own, theirs = to_numpy(states), golden[f"{side}_{name}"]

@@ -211,7 +211,7 @@ def test_parts_of_a_generator_s_batches_may_be_none():
     losses = []
     for parts in (), (None,), (None, None):
         keras.utils.set_random_seed(0)
-        model = compiled(causal(), eager=not parts)
+        model = compiled(causal())
         model.fit(batches(*parts), steps_per_epoch=2, verbose=0)
         losses.append(model.evaluate(batches(*parts), steps=1, verbose=0))
     for loss in losses[1:]:

@@ -161,6 +161,12 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
         {"extra_special_tokens": {"image_token": "<x1>", "x": "<x2>"}},
         {"extra_special_tokens": ["<x2>"], "image_token": "<x1>"},
         {"additional_special_tokens": {"x": "<x1>"}, "image_token": "<x2>"},
+        {"additional_special_tokens": {"x": "<x1>"}, "extra_special_tokens": []},
+        {"image_token": {"__type": "AddedToken", "content": "<x1>", "lstrip": True}},
+        {"image_token": {"content": "<x2>"}, "x_token": "<x1>"},
+        {"model_specific_special_tokens": {"x": "<x1>"}},
+        {"model_specific_special_tokens": {"x": "<x2>"}, "image_token": "<x1>"},
+        {"extra_special_tokens": {"bos_token": "<x1>"}},
     ],
     ids=str,
 )
@@ -168,18 +174,23 @@ def test_chat_templates_know_the_same_tokens(settings, tmp_path):
     pytest.importorskip("jinja2")
     own = FastTokenizer.train(["A man rides a bike.", "hello there, World!"] * 3, 300)
     save_pretrained_tokenizer(own, tmp_path)
-    template = "{{ bos_token }}{{ image_token }}{{ x }}{{ extra_special_tokens }}"
-    (tmp_path / "chat_template.jinja").write_text(template + "{{ messages[0] }}")
+    template = "{{ bos_token }}{{ image_token }}{{ x }}{{ x_token }}"
+    template += "{{ extra_special_tokens }}{{ messages[0] }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     tokenizer = load_pretrained_tokenizer(tmp_path)
     save_pretrained_tokenizer(tokenizer, tmp_path / "written")
-    for folder in (tmp_path, tmp_path / "written"):
+    known = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    known.save_pretrained(tmp_path / "theirs")  # which may lose a name
+    for folder in (tmp_path, tmp_path / "written", tmp_path / "theirs"):
         known = transformers.AutoTokenizer.from_pretrained(folder)
-        assert len(known) == tokenizer.vocabulary_size
-        chat = [dict(role="user", content="hello")]
+        tokenizer = load_pretrained_tokenizer(folder)
+        assert tokenizer.vocabulary_size == len(known)
+        chat = [dict(role="user", content="hello there")]
         text = known.apply_chat_template(chat, tokenize=False)
-        assert tokenizer.apply_chat_template(chat) == text and "<x1>" in text
+        assert tokenizer.apply_chat_template(chat) == text
+        assert "<x1>" in text or folder.name == "theirs"
         ids = known.apply_chat_template(chat, return_dict=False)
         assert tokenizer.encode_chat(chat) == ids
 

@@ -284,7 +284,8 @@ def test_chats_equal_transformers(load, name):
     "settings",
     [
         {"image_token": "<img>"},
-        {"image_token": {"content": "<img>", "lstrip": False, "rstrip": False}},
+        {"image_token": {"__type": "AddedToken", "content": "<img>", "lstrip": False}},
+        {"model_specific_special_tokens": {"image_token": "<img>"}},
         {"extra_special_tokens": {"image_token": "<img>"}},
         {"additional_special_tokens": {"image_token": "<img>"}},
     ],
@@ -307,6 +308,17 @@ def test_chat_templates_know_all_tokens_that_have_a_name(settings, load, tmp_pat
         assert tokenizer.apply_chat_template(chat("hi")) == "<|endoftext|><img>hi"
         ids = [before.end_token_id, new, *before.encode(["hi"])[0]]
         assert tokenizer.encode_chat(chat("hi")) == ids
+
+
+def test_a_word_that_has_a_name_is_a_word_in_texts(load, tmp_path):
+    pytest.importorskip("jinja2")
+    template = "{{ image_token }}{{ messages[0].content }}"
+    settings = dict(image_token="he", chat_template=template)
+    tokenizer = read(tmp_path, library_of("gpt2_json", load), **settings)
+    before, texts = load("gpt2_json")[0], ["he ate hers", "the"]
+    assert tokenizer.encode(texts) == before.encode(texts)
+    assert tokenizer.vocabulary_size == before.vocabulary_size
+    assert tokenizer.apply_chat_template(chat("hi")) == "hehi"
 
 
 @pytest.mark.parametrize("name", ["marian", "m2m100"])

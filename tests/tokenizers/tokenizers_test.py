@@ -502,7 +502,9 @@ def test_sampled_splits_write_the_same_text_in_other_pieces(name):
     for wrong in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="alpha must be 0 or more"):
             tokenizer.sampled(wrong)
-    for wrong in (-1, 2**31, 0.5, True):
+    last = tokenizer.sampled(seed=2**32 - 1)
+    assert len({str(last.encode(TEXTS)) for _ in range(8)}) > 1
+    for wrong in (-1, 2**32, 0.5, True):
         with pytest.raises(ValueError, match="seed must be an integer of at least 0"):
             tokenizer.sampled(seed=wrong)
     for wrong in (0.97, 1.1, True, float("nan")):
