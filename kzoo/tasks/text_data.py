@@ -289,14 +289,8 @@ class LearnsText(BatchesText, ReadsPipelines):
         first = []
         if isinstance(x, keras.utils.PyDataset):
             first = [x[0]]
-        elif isinstance(x, types.GeneratorType):
-            first = list(itertools.islice(x, 1))
         elif isinstance(x, collections.abc.Iterator):
-            raise ValueError(
-                f"{self.name} reads batches from a generator, or from what gives them "
-                "again for the next epoch, such as a grain.IterDataset. Received: an "
-                f"iterator, {type(x).__name__}; give what it iterates over, or a list."
-            )
+            first = list(itertools.islice(x, 1))
         if first and begins_with_text(first[0]):
             raise ValueError(
                 f"{self.name} reads strings from a list, an array or a column of a "
@@ -306,6 +300,12 @@ class LearnsText(BatchesText, ReadsPipelines):
             )
         if isinstance(x, types.GeneratorType):
             return (element for element in itertools.chain(first, x))
+        if isinstance(x, collections.abc.Iterator):
+            raise ValueError(
+                f"{self.name} reads batches from a generator, or from what gives them "
+                "again for the next epoch, such as a grain.IterDataset. Received: an "
+                f"iterator, {type(x).__name__}; give what it iterates over."
+            )
         return x
 
     def _checked_array(self, name, values):
