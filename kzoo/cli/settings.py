@@ -133,6 +133,8 @@ def _tokenizer(options):
 
 
 def _data(options):
+    from kzoo.data.sources import is_tfds
+
     sources, columns = options["data"], _columns(options["columns"])
     translation, split = options["task"] == "translation", options["split"]
     if len(sources) > 1 + translation:
@@ -151,8 +153,6 @@ def _data(options):
     kind = "parallel" if len(sources) == 2 else "columns"
     if not translation:
         kind = "running" if options["running"] else "text"
-    from kzoo.data.sources import is_tfds
-
     values = {"format": kind, "train": {"files": sources, "split": split}}
     if columns is not None:
         values["columns"] = columns
