@@ -178,16 +178,12 @@ def eager():
 
     For tests whose claim is what comes out, not how it is compiled.
     """
-    if BACKEND != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
+    from tests.harness import op_by_op
 
     # That functions of tf.data are graphs all the same; forgotten with the test.
     warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_fun")
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with op_by_op():
+        yield
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def _tokenizer(options):
 
 
 def _data(options):
-    from kzoo.data.sources import is_tfds
+    from kzoo.data.tfds import is_tfds
 
     sources, columns = options["data"], _columns(options["columns"])
     translation, split = options["task"] == "translation", options["split"]
@@ -179,7 +179,7 @@ def _data(options):
 
 def _check_differ(folder, sources, validation):
     """Raises `Failure` where validation is of the very files of the training."""
-    from kzoo.data.sources import is_tfds
+    from kzoo.data.tfds import is_tfds
 
     names = [name for own in (sources, validation) for name in own]
     files = {

@@ -13,9 +13,9 @@ from kzoo.data.batches import (
 from kzoo.data.batching import are_vectors, bucketed_batches
 from kzoo.data.buckets import choose_buckets
 from kzoo.data.dates import LANGUAGES, date_pairs, write_date
+from kzoo.data.errors import DataError
 from kzoo.data.padding import packed_blocks, padded_batch
 from kzoo.data.sources import (
-    DataError,
     load_pairs,
     load_rows,
     load_tagged,

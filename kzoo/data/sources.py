@@ -7,26 +7,20 @@ inside sentences of real corpora (U+0085, U+2028, form feed) and so shifts two
 parallel files against each other.
 """
 
-import difflib
 import gzip
 import itertools
 import numbers
 import os
 import re
-import socket
-import urllib.request
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kzoo.arguments import check_count
+from kzoo.data.errors import DataError
+from kzoo.data.tfds import is_tfds, load_tfds
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_TFDS = "tfds:"
-
-
-class DataError(ValueError):
-    """Data that is missing or cannot be right; the message names where."""
 
 
 def load_pairs(
@@ -105,7 +99,7 @@ def load_rows(
     check_count("count", count)
     if is_tfds(source):
         keys = _check_columns(columns, str, "feature names of the data set", count)
-        return load_tfds(source[len(_TFDS) :], split, keys)
+        return load_tfds(source, split, keys)
     check_no_split(source, split)
     chosen = _check_columns(columns, numbers.Integral, "column numbers from 0", count)
     return _read_columns(Path(source), chosen or tuple(range(count)), extra_columns)
@@ -144,7 +138,7 @@ def load_texts(
                 "For a TFDS data set column is a feature's name. "
                 f"Received: column={column!r}."
             )
-        rows = load_tfds(source[len(_TFDS) :], split, (column or "text",))
+        rows = load_tfds(source, split, (column or "text",))
         texts = [text for (text,) in rows]
         return ["\n".join(texts)] if whole else texts
     path = Path(source)
@@ -227,115 +221,6 @@ def load_tagged(
     if not sentences:
         raise DataError(f"{path} has no words.")
     return sentences
-
-
-def load_tfds(name, split, keys=None):
-    """Rows of a TensorFlow data set, downloaded and prepared when it is not yet.
-
-    Args:
-        name: as `tfds.load` takes it, such as `"ted_hrlr_translate/pt_to_en"`.
-        split: as `tfds.load` takes it, such as `"train[:90%]"`.
-        keys: names of the features; `None` means the supervised keys.
-
-    Returns:
-        list of tuples of `str`, in the data set's order.
-
-    Raises:
-        DataError: no such data set, split or feature; not prepared and offline; or
-            an empty or undecodable text, or a feature that is no text or number.
-        ImportError: `tensorflow_datasets` or TensorFlow is not installed.
-    """
-    try:
-        import tensorflow  # noqa: F401 (TFDS reads TFRecords with it)
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise ImportError(
-            f"Reading 'tfds:{name}' needs TensorFlow Datasets: "
-            "pip install tensorflow tensorflow-datasets."
-        ) from error
-    try:
-        # TFDS itself looks at the variable only when it is imported.
-        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-    except tfds.core.DatasetNotFoundError:
-        known = sorted({*tfds.list_builders()})  # which has some twice
-        close = difflib.get_close_matches(name.split("/")[0], known)
-        hint = f" Did you mean one of {close}?" if close else ""
-        raise DataError(f"TFDS has no data set {name!r}.{hint}") from None
-    except (ValueError, TypeError, AssertionError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"TFDS has no data set {name!r}. Expected name, name/config or "
-            f"name/config:version. {reason}"
-        ) from error
-    if not builder.is_prepared():
-        _prepare(builder, name)
-    keys = keys or builder.info.supervised_keys
-    features = sorted(builder.info.features)
-    if not keys or any(key not in features for key in keys):
-        raise DataError(
-            f"tfds:{name}: choose columns among its features {features}. "
-            f"Received: {keys}."
-        )
-    try:
-        if split is None or isinstance(split, (list, tuple, dict)):  # several data sets
-            raise ValueError
-        dataset = builder.as_dataset(split=split, shuffle_files=False)
-    except ValueError as error:
-        raise DataError(
-            f"tfds:{name} has no split {split!r}, or no row of it; it has "
-            f"{sorted(builder.info.splits)}. Several are joined by '+'."
-        ) from error
-    where = f"tfds:{name}, split {split}"
-    return [
-        tuple(_tfds_text(row[key], f"{where}, row {number}, {key}") for key in keys)
-        for number, row in enumerate(tfds.as_numpy(dataset), 1)
-    ]
-
-
-def _prepare(builder, name):
-    remedy = (
-        f"Run tfds.load({name!r}) where there is a network, copy the folder, and set "
-        "TFDS_DATA_DIR to its parent."
-    )
-    # TFDS retries an unreachable host for minutes, so look first. A proxy may serve a
-    # machine that resolves no names.
-    if not urllib.request.getproxies():
-        try:
-            socket.create_connection(("storage.googleapis.com", 443), 5).close()
-        except OSError as error:
-            raise DataError(
-                f"tfds:{name} is not prepared in {builder.data_dir}, and this machine "
-                f"is offline ({error}). {remedy}"
-            ) from error
-    try:
-        builder.download_and_prepare()
-    except OSError as error:  # requests' errors are
-        raise DataError(f"tfds:{name} could not be downloaded: {error} {remedy}") from (
-            error
-        )
-
-
-def _tfds_text(value, where):
-    if not isinstance(value, (bytes, str)):
-        shape = getattr(value, "shape", None)
-        if shape != ():
-            raise DataError(
-                f"{where}: expected a text or a number. Received: "
-                f"{type(value).__name__} of shape {shape}. Choose another feature."
-            )
-        return str(value)
-    try:
-        text = (value.decode("utf-8") if isinstance(value, bytes) else value).strip()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 at byte {error.start}.") from error
-    if not text:
-        raise DataError(f"{where}: the text is empty.")
-    return text
-
-
-def is_tfds(source):
-    """Whether a source is a data set of TensorFlow Datasets."""
-    return isinstance(source, str) and source.startswith(_TFDS)
 
 
 def _check_columns(columns, kind, meaning, count=2):

@@ -17,7 +17,8 @@ from kzoo.data import (
     packed_blocks,
     split_examples,
 )
-from kzoo.data.sources import check_no_split, is_tfds
+from kzoo.data.sources import check_no_split
+from kzoo.data.tfds import is_tfds
 from kzoo.zoo.recipe_tables import HoldOut
 from kzoo.zoo.recipes import NUMBERS, shipped
 from kzoo.zoo.registry import did_you_mean

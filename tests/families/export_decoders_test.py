@@ -4,7 +4,6 @@ import keras
 import pytest
 
 import kzoo
-from kzoo.tasks.exported_generation import ExportsGeneration
 from tests.parity.parity_test import written
 
 ROWS = [
@@ -22,16 +21,7 @@ ROWS = [
 # JAX compiles each search, which takes ten times as long as all else.
 SLOW = keras.backend.backend() != "tensorflow"
 
-
-@pytest.fixture(autouse=True)
-def greedy(monkeypatch):
-    """Exports verify the first search of theirs alone, as the rest is Keras's time."""
-
-    def first(self, generator):
-        return dict([next(iter(cases(self, generator).items()))])
-
-    cases = ExportsGeneration._generate_cases
-    monkeypatch.setattr(ExportsGeneration, "_generate_cases", first)
+pytestmark = pytest.mark.usefixtures("greedy")
 
 
 def check(name, folder, format, functions):
