@@ -30,8 +30,8 @@ if os.environ["KERAS_BACKEND"] == "jax":
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         _flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", _flags)
-# All processes of a run share what JAX has compiled; what is set already is theirs. What
-# one of them has half written another compiles itself (`filterwarnings`).
+# All processes of a run share what JAX has compiled; what is set already is theirs.
+# What one of them has half written another compiles itself (`filterwarnings`).
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(
         prefix="compiled", ignore_cleanup_errors=True
