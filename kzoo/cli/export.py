@@ -54,8 +54,9 @@ def export(
         typer.Option(
             metavar="NAME",
             help="What the files offer: forward, generate, prefill or step; once each. "
-            "Left out, all; but of ONNX forward and generate, or in a single file the "
-            "last of them.",
+            "With --text also forward_pairs, of a task that reads one text or two. "
+            "Left out, all; but of ONNX of ids forward and generate, and in a single "
+            "file generate, or forward where there is none.",
         ),
     ] = None,
     opset: Annotated[

@@ -70,13 +70,28 @@ def recipe(options):
     return Recipe.from_dict(values)
 
 
+_RUNNING = "whole=True"  # an argument of `load_texts`
+
+
+def as_keys(message):
+    """A message about data, with the recipe's names for arguments."""
+    return message.replace(_RUNNING, 'format = "running"')
+
+
 def as_options(message):
-    """A message about keys of a recipe, with the options' names for them."""
+    """A message about data or keys of a recipe, with the options' names for them."""
     others = (("tokenizer", "tokenizer.kind"), ("tokenizer", "tokenizer.folder"))
     for option, place in (*PLACES.items(), *others, ("length", "training.length")):
         flag = f"--{option.replace('_', '-')}"
         message = message.replace(f"{place} was", f"{flag} was")
-    return message.replace("the texts of the training", "the texts of DATA")
+    names = {
+        "the texts of the training": "the texts of DATA",
+        "[data] validation": "--validation",
+        _RUNNING: "--running",
+    }
+    for name, option in names.items():
+        message = message.replace(name, option)
+    return message
 
 
 def _check(options):

@@ -180,21 +180,24 @@ def train(
     options = dict(locals())
     del options["context"]
     load_keras(trains=True)
-    from kzoo.cli.settings import as_options
+    from kzoo.cli import settings
+    from kzoo.data import DataError
+    from kzoo.zoo.recipes import Recipe
+    from kzoo.zoo.tables import RecipeError
     from kzoo.zoo.training_folder import OtherTraining
 
-    recipe, of_options = _recipe(options, context)
+    path = _recipe_file(options, context)
+    in_words_of_the_user = settings.as_keys if path else settings.as_options
     try:
-        _train(recipe, folder, out_path, "--epochs {}" if of_options else "epochs = {}")
-    except OtherTraining as error:
-        said = str(error)  # in the keys of a recipe
-        raise Failure(as_options(said) if of_options else said) from error
+        recipe = Recipe.load(path) if path else settings.recipe(options)
+        _train(recipe, folder, out_path, "epochs = {}" if path else "--epochs {}")
+    except (DataError, OtherTraining, RecipeError) as error:
+        raise Failure(in_words_of_the_user(str(error))) from error
 
 
-def _recipe(options, context):
-    """That of a file or a name, or the one of the options; and whether it is these'."""
-    from kzoo.cli import settings
-    from kzoo.zoo.recipes import Recipe, shipped
+def _recipe_file(options, context):
+    """The recipe that is named as data; `None` where the options are one."""
+    from kzoo.zoo.recipes import shipped
 
     (first, *others) = options["data"]
     path = Path(first) if first.endswith(".toml") else None
@@ -203,7 +206,7 @@ def _recipe(options, context):
     if path is None and (written or not Path(first).exists()):
         path = shipped().get(first)
     if path is None:
-        return settings.recipe(options), True
+        return None
     given = [
         f"--{name.replace('_', '-')}"
         for name in options
@@ -215,7 +218,7 @@ def _recipe(options, context):
             f"{first} says all but --data and --out. Received besides: "
             f"{', '.join([*others, *given])}. Change it in a copy of the recipe."
         )
-    return Recipe.load(path), False
+    return path
 
 
 def _train(recipe, folder, out_path, epochs_are):

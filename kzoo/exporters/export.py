@@ -57,8 +57,10 @@ def export(
             generated leaves out its last token, in onnxruntime-genai 0.18.
         functions: names of what to export: `"forward"`, `"generate"`, and `"prefill"`
             and `"step"`, which hand the cache from call to call and give logits as they
-            are, before any of the task's processors. By default all, but in an ONNX
-            folder the first two, in a single file `"generate"`.
+            are, before any of the task's processors; with `text=True` also
+            `"forward_pairs"` of a task that reads one text or two. By default all, but
+            in an ONNX folder of ids the first two, and in a single file `"generate"`,
+            or `"forward"` where there is none.
         opset: of ONNX; by default the one whose fused operators onnxruntime runs best.
         portable: of ONNX; use no operator newer than opset 18.
         overwrite: replace what is at `path`, once the new artifact is verified: a file
@@ -238,6 +240,12 @@ def export(
             report.path, report.text = str(path), text
             report.notes += task.unexercised(text)
             report.notes += _left_to_the_caller(task, chosen, format)
+            names = [function.name for function in known]
+            if single and functions is None and "forward_pairs" in names:
+                report.notes.append(
+                    "forward takes one text for each answer; the file of "
+                    "functions='forward_pairs' takes two."
+                )
             report.notes += text_form.notes(task, format) if text else []
             report.files = sizes(partial if single else target)
             for new in [t for t in targets if t.exists() and t not in stood]:

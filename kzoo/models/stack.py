@@ -4,6 +4,7 @@ import functools
 import operator
 
 import keras
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # no public name
 
 from kzoo import ops
 from kzoo.config import StackConfig
@@ -371,7 +372,8 @@ class Stack(Model):
     def _check_length(self, length):
         config = self.config
         if config.positions == "learned" and isinstance(length, int):
-            if length > config.max_sequence_length:
+            # Where a length is unknown, Keras infers shapes on torch from its own.
+            if length > config.max_sequence_length and not in_symbolic_scope():
                 raise ValueError(
                     f"{self.name} has {config.max_sequence_length} learned positions. "
                     f"Received: a sequence of length {length}. Shorten it, or build "

@@ -250,7 +250,7 @@ def _wordpiece(folder, kind):
     library.normalizer = normalizers.BertNormalizer(**_bert_normalizing(settings))
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
-    start, end = (_known(vocabulary, names[role]) for role in ("cls", "sep"))
+    start, end = (_id_of(role, folder, vocabulary) for role in ("cls", "sep"))
     template = Template.of([start], [end], [end], segments=(0, 1))
     return _fast(folder, library, kind, template)
 
@@ -265,21 +265,22 @@ def _byte_bpe(folder, kind):
         add_prefix_space=bool(folder.settings.get("add_prefix_space"))
     )
     library.decoder = decoders.ByteLevel()
-    names = folder.names
     if folder.name == "GPT2":
-        template = _begun(folder, lambda name: _known(vocabulary, name))
+        template = _begun(folder, vocabulary)
     else:
-        start, end = (_known(vocabulary, names[role]) for role in ("cls", "sep"))
+        start, end = (_id_of(role, folder, vocabulary) for role in ("cls", "sep"))
         template = Template.of([start], [end], [end, end])
     return _fast(folder, library, kind, template)
 
 
-def _begun(folder, id_of):
+def _begun(folder, ids_of):
     """The template of a decoder, with a start or an end where the settings say so."""
-    settings = folder.settings
-    bos, eos = (id_of(folder.names[role]) for role in ("bos", "eos"))
-    before = [bos] if settings.get("add_bos_token") else []
-    behind = [eos] if settings.get("add_eos_token") else []
+    before, behind = (
+        [_id_of(role, folder, ids_of)]
+        if folder.settings.get(f"add_{role}_token") and folder.names[role]
+        else []
+        for role in ("bos", "eos")
+    )
 
     def around(text, segment):
         return [(part, segment) for part in (*before, text, *behind)]
@@ -287,10 +288,15 @@ def _begun(folder, id_of):
     return Template(around("A", 0), [*around("A", 0), *around("B", 1)])
 
 
-def _known(vocabulary, name):
-    if name not in vocabulary:
-        raise ValueError(f"The vocabulary lacks the special token {name!r}.")
-    return vocabulary[name]
+def _id_of(role, folder, ids_of):
+    """The id of a special token that texts have around them."""
+    name = folder.names[role]
+    if name not in ids_of:
+        raise ValueError(
+            f"{folder.path}: {role}_token must be in the vocabulary. Received: "
+            f"{name!r}."
+        )
+    return ids_of[name]
 
 
 def template_of(library):
@@ -513,15 +519,15 @@ def _with_added(pieces, folder, special):
 
 def _around(folder, kind, ids_of, languages):
     """The template of a SentencePiece layout."""
-    end = [ids_of[folder.names["eos"]]]
+    if folder.name in ("Llama", "Gemma"):
+        return _begun(folder, ids_of)
+    end = [_id_of("eos", folder, ids_of)]
     if kind in ("pegasus", "marian"):
         return Template.of((), end, ())
-    if folder.name in ("Llama", "Gemma"):
-        return _begun(folder, ids_of.get)
     if folder.name == "T5":
         return Template.of((), end, end)
     if folder.name == "XLMRoberta":
-        return Template.of([ids_of[folder.names["cls"]]], end, end * 2)
+        return Template.of([_id_of("cls", folder, ids_of)], end, end * 2)
     first = {"MBart": "en_XX", "MBart50": "en_XX", "Nllb": "eng_Latn", "M2M100": "en"}
     code = [languages.get(first[folder.name], min(languages.values()))]
     if folder.name == "MBart" or folder.settings.get("legacy_behaviour"):

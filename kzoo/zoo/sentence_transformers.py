@@ -54,8 +54,9 @@ def read_pooling(folder, config):
                 f"{MODULES_FILE} has the {kind} in {path!r}. Supported: the "
                 "Transformer in the folder itself, and the others in folders inside it."
             )
+    pooling = _read(folder / dict(modules)["Pooling"] / POOLING_FILE)
     options = {
-        "pooling": _pooling(_read(folder / dict(modules)["Pooling"] / POOLING_FILE)),
+        "pooling": _pooling(pooling),
         "normalize": "Normalize" in kinds,
     }
     prompts = _read(folder / PROMPTS_FILE)
@@ -63,6 +64,11 @@ def read_pooling(folder, config):
         raise Unsupported(
             f"default_prompt_name={prompts['default_prompt_name']!r} is not supported: "
             "give texts with what is to stand before them."
+        )
+    if prompts.get("prompts") and pooling.get("include_prompt") is False:
+        raise Unsupported(
+            f"include_prompt=False of {POOLING_FILE} is not supported, for kzoo does "
+            f"not know where the prompts {[*prompts['prompts']]} end."
         )
     kept = {name: prompts[name] for name in _KEPT if prompts.get(name)}
     if kept:

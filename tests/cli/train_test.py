@@ -253,6 +253,27 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert "is what the model learns from. Give --validation-share" in line(
         pairs, *new, "--validation", pairs.parent / "." / pairs.name
     )
+    gaps = tmp_path / "gaps.txt"
+    gaps.write_text("one\n\ntwo\n")
+    assert "line 2 is empty. Running text is read with --running." in line(
+        gaps, *new, "--task", "language-model"
+    )
+    assert "--validation: expected 2 files" in line(
+        gaps, few, *new, "--validation", pairs
+    )
+    recipe = tmp_path / "texts.toml"
+    recipe.write_text(f"""
+        name = "texts"
+        task = "causal_lm"
+        data = {{format = "text", train = ["{gaps.name}"]}}
+        tokenizer = {{kind = "bpe", vocabulary_size = 300}}
+        model = {{size = "tiny"}}
+        [training]
+        epochs = 1
+        tokens_per_batch = 9
+        schedule = {{kind = "inverse_square_root", peak = 0.1, warmup_steps = 1}}
+    """)
+    assert 'is read with format = "running".' in line(recipe, *new, "--data", tmp_path)
     gone = tmp_path / "gone.tsv"
     assert "gone.tsv does not exist" in line(gone, *new, "--validation", gone)
     both = (pairs, few, *new, "--validation", few, "--validation", pairs)

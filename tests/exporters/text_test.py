@@ -394,7 +394,8 @@ def test_a_name_that_the_operator_knows_is_text(tmp_path, quick, trained):
     """GPT-2's end of a text: in what a user writes it ends and begins nothing."""
     model = make(kzoo.TextClassifier, trained("bpe"), labels=["a", "b"], max_length=24)
     name, path = "<|endoftext|>", tmp_path / "model.onnx"
-    model.export(path, format="onnx", text=True)
+    report = model.export(path, format="onnx", text=True)
+    assert any("functions='forward_pairs' takes two" in note for note in report.notes)
     texts = ["man {} rides", "{}", "", "{0}{0} a{0}", "a" + " {0}" * 9]
     texts = [text.format(name) for text in texts]
     expected = model.classify(texts, return_probabilities=True)

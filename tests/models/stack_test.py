@@ -635,6 +635,21 @@ def test_ids_masks_and_segments_of_another_shape_are_refused():
         Encoder(stack(positions="none"))(inputs[0], padding_mask=inputs[1])
 
 
+def test_few_learned_positions_take_inputs_of_unknown_length():
+    encoder = Encoder(stack(positions="learned", max_sequence_length=6))
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, encoder(ids))
+    assert model.output_shape == (None, None, 16)
+    np.testing.assert_allclose(
+        to_numpy(model(np.ones((2, 6), "int32"))),
+        to_numpy(encoder(np.ones((2, 6), "int32"))),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    with pytest.raises(ValueError, match="6 learned positions.*length 7"):
+        model(np.ones((2, 7), "int32"))
+
+
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_head_tied_to_a_table_of_both_stacks_loads(tmp_path, share, side):

@@ -1,11 +1,13 @@
 """What kzoo writes, transformers reads with equal ids; where it is installed."""
 
 import io
+import itertools
 import json
 from random import Random
 
 import pytest
 import sentencepiece
+from tokenizers.pre_tokenizers import ByteLevel
 
 from kzoo.tokenizers import (
     FastTokenizer,
@@ -112,8 +114,15 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        *itertools.product(CLASSES, SETTINGS),
+        ("Llama", {"eos_token": None}),
+        ("Gemma", {"eos_token": None, "add_eos_token": True}),
+    ],
+    ids=str,
+)
 def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_path):
     file, kind, algorithm, own = CLASSES[name]
     model = io.BytesIO()
@@ -152,6 +161,42 @@ def test_models_with_symbols_of_their_own_are_read_alike(name, settings, tmp_pat
     for text, row in zip(saved.decode(rows), rows):
         if tokenizer.unknown_token_id not in row:
             assert text == known.decode(row, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"bos_token": None},
+        {"eos_token": None},
+        {"bos_token": None, "eos_token": None},
+        {"bos_token": None, "add_bos_token": True},
+        {"eos_token": None, "add_eos_token": True},
+        {"add_bos_token": True},
+    ],
+    ids=str,
+)
+def test_roles_that_vocabularies_or_settings_lack_are_read_alike(
+    settings, listed, tmp_path
+):
+    pieces = [*sorted(ByteLevel.alphabet()), "he", *["<|endoftext|>"] * listed]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    described = {"tokenizer_class": "GPT2Tokenizer", **settings}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("h e\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described))
+    if settings == {"add_bos_token": True} and not listed:
+        with pytest.raises(ValueError, match="bos_token must be in the vocabulary"):
+            load_pretrained_tokenizer(tmp_path, "byte_bpe")
+        return
+    tokenizer = load_pretrained_tokenizer(tmp_path, "byte_bpe")
+    known = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    (ids,) = tokenizer.encode(["he 日"])
+    before, behind = tokenizer.conventions.template.around()
+    assert [*before, *ids, *behind] == known("he 日")["input_ids"]
+    assert tokenizer.end_token_id == known.eos_token_id
+    assert tokenizer.vocabulary_size == len(known)
 
 
 @pytest.mark.parametrize(

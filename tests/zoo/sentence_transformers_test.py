@@ -122,6 +122,12 @@ def test_arguments_win_over_files(tmp_path):
             {"sentence_bert_config.json": {"do_lower_case": True}},
             "do_lower_case",
         ),
+        (
+            {"pooling_mode_mean_tokens": True, "include_prompt": False},
+            None,
+            {"config_sentence_transformers.json": {"prompts": {"query": "query: "}}},
+            "include_prompt=False.*'query'",
+        ),
     ],
 )
 def test_what_kzoo_has_not_is_refused_by_name(pooling, modules, files, named, tmp_path):
