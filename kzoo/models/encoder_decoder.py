@@ -60,7 +60,7 @@ class EncoderDecoder(Model):
         """Builds both stacks."""
         self.encoder.build()
         self.decoder.build()
-        self.built = True
+        self._parts_are_built()
 
     def call(
         self,

@@ -107,7 +107,7 @@ class Stack(Model):
             block.build(shape, (None, None, self.memory_dim))
         if config.final_norm:
             self.final_norm.build(shape)
-        self.built = True
+        self._parts_are_built()
 
     def call(
         self,

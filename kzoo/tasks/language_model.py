@@ -25,6 +25,7 @@ class LanguageModel(LearnsText, Generates, ExportsSteps):
     """
 
     trains_with_lora = ()
+    writes = True
 
     def __init__(self, config, tokenizer=None, search_defaults=None, **kwargs):
         super().__init__(config, tokenizer=tokenizer, **kwargs)

@@ -39,6 +39,7 @@ class Task(Compiles, FineTunes, Saves, Model):
     scored_by = "forward"  # the exported function that `score` asks for
     own_options = ()  # arguments that a class adds, attributes of their names
     loaded = None  # the `LoadReport` of a pretrained one
+    writes = False  # whether a new one has to know where a text ends
 
     def __init__(self, config, tokenizer=None, **kwargs):
         if config.architecture not in self.architectures:
@@ -76,6 +77,10 @@ class Task(Compiles, FineTunes, Saves, Model):
             vocabulary_size: needed without a tokenizer.
             architecture: one of the class's `architectures`; the first by default.
             **changes: fields of the configs, or other arguments of the class.
+
+        Raises:
+            ValueError: a task that writes has neither an `end_token_id` nor a tokenizer
+                with one; other arguments that contradict one another.
         """
         if vocabulary_size is None:
             if tokenizer is None:
@@ -85,10 +90,37 @@ class Task(Compiles, FineTunes, Saves, Model):
             *(inspect.signature(kind.__init__).parameters for kind in cls.__mro__[:-1])
         )
         own = {name: changes.pop(name) for name in list(changes) if name in own}
+        changes |= cls.ends(tokenizer, changes)
         config = ModelConfig.from_size(
             size, architecture or cls.architectures[0], vocabulary_size, **changes
         )
         return cls(config, tokenizer=tokenizer, **own)
+
+    @classmethod
+    def ends(cls, tokenizer, given):
+        """What a new model that writes has for a start or an end of its tokenizer.
+
+        Args:
+            tokenizer: a `Tokenizer`, or `None`.
+            given: dict of the fields of the config that a user names.
+
+        Returns:
+            dict of more fields: where neither names a start, texts begin with the end
+            token, as GPT-2's do.
+
+        Raises:
+            ValueError: no end token, for any other would be a word of texts.
+        """
+        if not cls.writes or tokenizer is None:
+            return {}
+        end = given.get("end_token_id", tokenizer.end_token_id)
+        if end is None:
+            raise ValueError(
+                f"{cls.__name__} must know where a text ends, and the tokenizer has no "
+                "end token. Give end_token_id, the id of a token that no text has."
+            )
+        begins = "start_token_id" in given or tokenizer.start_token_id is not None
+        return {} if begins else {"start_token_id": end}
 
     def build(self, *_):
         """Builds stacks and head inside this model's name scope."""

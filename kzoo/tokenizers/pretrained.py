@@ -245,8 +245,9 @@ def _wordpiece(folder, kind):
     lines = read_text(folder.file(kind, 0)).split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
-    settings, names = folder.settings, folder.names
-    library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
+    settings = folder.settings
+    (unknown,) = _named(folder, "unk")
+    library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(**_bert_normalizing(settings))
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
@@ -297,6 +298,17 @@ def _id_of(role, folder, ids_of):
             f"{name!r}."
         )
     return ids_of[name]
+
+
+def _named(folder, *roles):
+    """Names of special tokens whose places a layout fixes."""
+    for role in roles:
+        if folder.names[role] is None:
+            raise ValueError(
+                f"{folder.path}: {role}_token must be named, for this layout has a "
+                "place for it. Received: null."
+            )
+    return [folder.names[role] for role in roles]
 
 
 def template_of(library):
@@ -418,7 +430,7 @@ def _sentence_piece(folder, kind, convert):
         codes = [f"__{code}__" for code in codes]
         pieces, special = [*pieces, *codes], [*special, *codes]
     elif kind == "fairseq_sentencepiece":
-        first = [names[role] for role in ("cls", "pad", "eos", "unk")]
+        first = _named(folder, "cls", "pad", "eos", "unk")
         codes = _codes(folder)
         pieces = [*first, *pieces[3:], *codes, names["mask"]]
         special += codes
@@ -427,7 +439,7 @@ def _sentence_piece(folder, kind, convert):
         kept = [folder.settings.get("mask_token_sent", "<mask_1>"), names["mask"]]
         kept = [content_of(token) for token in kept if token]
         kept += [f"<unk_{i}>" for i in range(2, offset)]
-        pieces = [names["pad"], names["eos"], *kept, *pieces[2:]]
+        pieces = [*_named(folder, "pad", "eos"), *kept, *pieces[2:]]
         special += kept
     elif folder.name == "T5":
         extra = folder.settings.get("extra_ids", 100)
@@ -438,7 +450,7 @@ def _sentence_piece(folder, kind, convert):
         extra = [f"<extra_id_{i}>" for i in reversed(range(extra))]
         pieces, special = [*pieces, *extra], [*special, *extra]
     pieces = _with_added(pieces, folder, special)
-    ids_of = {piece: i for i, piece in reversed([*enumerate(pieces)])}
+    ids_of = {piece: i for i, piece in reversed([*enumerate(pieces)]) if piece}
     converts = convert and folder.name in CLASSES
     # The library's tokenizer gets more of them with their flags.
     more = [] if converts else map(content_of, folder.extra)
@@ -446,7 +458,7 @@ def _sentence_piece(folder, kind, convert):
         if name and name not in ids_of:
             ids_of[name] = len(pieces)
             pieces.append(name)
-    languages = _languages({p: i for p, i in ids_of.items() if p})
+    languages = _languages(ids_of)
     template = _around(folder, kind, ids_of, languages)
     if converts:
         settings, unknown = folder.settings, names["unk"]
@@ -530,6 +542,7 @@ def _around(folder, kind, ids_of, languages):
         return Template.of([_id_of("cls", folder, ids_of)], end, end * 2)
     first = {"MBart": "en_XX", "MBart50": "en_XX", "Nllb": "eng_Latn", "M2M100": "en"}
     code = [languages.get(first[folder.name], min(languages.values()))]
-    if folder.name == "MBart" or folder.settings.get("legacy_behaviour"):
+    legacy = folder.name == "Nllb" and folder.settings.get("legacy_behaviour")
+    if folder.name == "MBart" or legacy:
         return Template.of((), [*end, *code], ())
     return Template.of(code, end, ())

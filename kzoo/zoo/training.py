@@ -149,6 +149,8 @@ class Run:
         kind, options = getattr(tasks, TASKS[recipe.task]), self._options()
         config = recipe.model_config(tokenizer.vocabulary_size)
         try:
+            given = {**(recipe.model.config or {}), **recipe.model.fields}
+            config = config.replace(**kind.ends(tokenizer, given))
             return kind(config, tokenizer=tokenizer, **options)
         except (TypeError, ValueError) as error:
             raise RecipeError(f"[task_options] {error}") from error

@@ -650,6 +650,28 @@ def test_few_learned_positions_take_inputs_of_unknown_length():
         model(np.ones((2, 7), "int32"))
 
 
+@pytest.mark.parametrize("kind", ["encoder", "encoder_decoder"])
+def test_a_frozen_model_in_another_is_frozen_where_that_is_read(tmp_path, kind):
+    config = ModelConfig.from_size("tiny", kind, 9, num_layers=1)
+    if kind == "encoder":
+        frozen, inputs = Encoder(config.encoder), [keras.Input((None,), dtype="int32")]
+    else:
+        inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
+        frozen = EncoderDecoder(config)
+    frozen.trainable = False
+    model = keras.Model(inputs, keras.layers.Dense(2)(frozen(*inputs)))
+    model.save(tmp_path / "model.keras")
+    for made in (
+        model,
+        keras.models.clone_model(model),
+        keras.models.load_model(tmp_path / "model.keras"),
+    ):
+        assert len(made.weights) == len(model.weights) > 2
+        assert len(made.trainable_weights) == 2
+        made.get_layer(frozen.name).trainable = True
+        assert len(made.trainable_weights) == len(model.weights)
+
+
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_head_tied_to_a_table_of_both_stacks_loads(tmp_path, share, side):

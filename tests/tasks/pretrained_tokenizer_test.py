@@ -6,10 +6,14 @@ import re
 import keras
 import numpy as np
 import pytest
+import tokenizers
 
 import kzoo
 from kzoo.exporters import ExportError, onnx_session
 from kzoo.tokenizers import load_pretrained_tokenizer
+from kzoo.zoo import training
+from kzoo.zoo.recipes import Recipe
+from kzoo.zoo.tables import RecipeError
 from tests.golden import folders as golden
 from tests.harness import perturb
 
@@ -308,3 +312,54 @@ def test_files_have_the_ends_of_a_tasks_defaults(load):
     assert model._own_inputs()["stop_token_ids"].tolist() == [7]
     model.search_defaults = None
     assert not model._own_inputs()
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A folder of a tokenizer that has no special tokens."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=260, initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(["he said", "he is"], trainer)
+    folder = tmp_path_factory.mktemp("endless")
+    library.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
+def test_no_word_of_texts_is_taken_for_their_end(endless, kind):
+    tokenizer = load_pretrained_tokenizer(endless)
+    with pytest.raises(ValueError, match="no end token. Give end_token_id"):
+        kind.from_size("tiny", tokenizer, **SMALL)
+    size = tokenizer.vocabulary_size
+    ids = dict(vocabulary_size=size + 2, end_token_id=size, pad_token_id=size + 1)
+    model = kind.from_size("tiny", tokenizer, **ids, **SMALL)
+    config = model.config
+    assert (config.start_token_id, config.end_token_id) == (size, size)
+    model = kind.from_size("tiny", tokenizer, start_token_id=7, **ids, **SMALL)
+    assert model.config.start_token_id == 7
+    kzoo.TextClassifier.from_size("tiny", tokenizer, num_classes=2, **SMALL)
+
+
+def test_a_recipe_s_tokenizer_has_an_end(endless, tmp_path):
+    load_pretrained_tokenizer(endless).save(tmp_path / "tokenizer")
+    recipe = Recipe.from_dict(
+        {
+            "name": "endless",
+            "task": "causal_lm",
+            "data": {"format": "text", "train": ["texts.txt"]},
+            "tokenizer": {"folder": str(tmp_path / "tokenizer")},
+            "model": {"size": "tiny"},
+            "training": {
+                "epochs": 1,
+                "tokens_per_batch": 50,
+                "schedule": {"kind": "constant", "peak": 0.01},
+            },
+        }
+    )
+    with pytest.raises(RecipeError, match="no end token. Give end_token_id"):
+        training.Run(recipe, ["he said", "he is"], None, tmp_path / "out")

@@ -669,6 +669,44 @@ def test_a_chat_template_of_a_stranger_is_not_asked_for_a_token_of_one_character
         one.encode_chat(chat("hello"))
 
 
+@pytest.mark.parametrize(
+    "name, role",
+    [
+        *(("bert", role) for role in ("unk", "cls", "sep")),
+        *(("xlm_roberta", role) for role in ("cls", "pad", "eos", "unk")),
+        *(("mbart", "eos"), ("nllb", "unk"), ("pegasus", "eos"), ("pegasus", "pad")),
+        *(("t5", "eos"), ("marian", "eos"), ("m2m100", "eos")),
+    ],
+)
+@pytest.mark.parametrize("convert", [True, False])
+def test_a_layout_s_own_tokens_must_be_named(load, tmp_path, name, role, convert):
+    """A null is no piece behind the last one, and the id of no other token."""
+    cases = golden.unpack(name, tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**settings, f"{role}_token": None}))
+    for mapped in tmp_path.glob("special_tokens_map.json"):
+        content = json.loads(mapped.read_text())
+        mapped.write_text(json.dumps({**content, f"{role}_token": None}))
+    with pytest.raises(ValueError, match=f"{role}_token must be .*None|null"):
+        load_pretrained_tokenizer(tmp_path, cases["kind"], convert=convert)
+
+
+def test_legacy_behaviour_is_nllb_s_alone(tmp_path):
+    rows = {}
+    for name in ("mbart50", "nllb"):
+        (tmp_path / name).mkdir()
+        cases = golden.unpack(name, tmp_path / name)
+        path = tmp_path / name / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        for legacy in (False, True):
+            path.write_text(json.dumps({**settings, "legacy_behaviour": legacy}))
+            tokenizer = load_pretrained_tokenizer(tmp_path / name, cases["kind"])
+            rows[name, legacy] = tokenizer.conventions.template.around()
+    assert rows["mbart50", True] == rows["mbart50", False]
+    assert rows["nllb", True] != rows["nllb", False]
+
+
 def test_broken_settings_are_value_errors(load, tmp_path):
     values = [None, 1, -1, 10**12, "x", "", [], [None], {}, {"content": 3}, True, 1.5]
     generator = random.Random(0)
