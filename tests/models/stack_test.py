@@ -650,6 +650,7 @@ def test_few_learned_positions_take_inputs_of_unknown_length():
         model(np.ones((2, 7), "int32"))
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_head_tied_to_a_table_of_both_stacks_loads(tmp_path, share, side):
