@@ -494,6 +494,7 @@ def said():
     return model, ids, made
 
 
+@pytest.mark.usefixtures("greedy")  # the test's own searches are the claim
 @pytest.mark.parametrize(
     "format", ["onnx", pytest.param("tf_saved_model", marks=pytest.mark.tensorflow)]
 )
