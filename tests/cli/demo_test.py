@@ -37,6 +37,7 @@ def shipped(tmp_path, monkeypatch):
     return model.generate("to be", max_new_tokens=3)
 
 
+@pytest.mark.usefixtures("greedy")
 def test_the_demo_makes_what_its_table_says(run, short, shipped, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short path, which the table does not break
     result = run("demo", "--out", "a demo")

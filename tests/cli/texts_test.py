@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import kzoo
-from kzoo.cli import texts
+from kzoo.cli import app, texts
 from kzoo.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -54,14 +54,19 @@ def test_closed_standard_streams_are_said_or_done_without(translator):
     assert (silent.returncode, silent.stdout.splitlines()) == (0, expected)
 
 
-def typed(content, *arguments):
-    """What a command answers at a terminal where this is typed, bytes."""
+def keyboard(content):
+    """A terminal where this is typed, bytes; a number of a file."""
     pty = pytest.importorskip("pty")  # not on Windows
-    keyboard, terminal = pty.openpty()
-    os.write(keyboard, content)
+    keys, terminal = pty.openpty()
+    os.write(keys, content)
+    return terminal
+
+
+def typed(content, *arguments):
+    """What a command answers at such a terminal."""
     return subprocess.run(
         [sys.executable, "-m", "kzoo", *map(str, arguments)],
-        stdin=terminal,
+        stdin=keyboard(content),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},  # strict, as most locales are
@@ -77,14 +82,17 @@ def test_a_line_that_is_typed_wrong_does_not_end_the_others(translator):
     assert "Error: text 3, line 1: byte 0xe9 at offset 3 is not UTF-8" in result.stderr
 
 
-def test_what_is_typed_goes_to_the_output(translator, tmp_path):
+def test_what_is_typed_goes_to_the_output(translator, tmp_path, monkeypatch, capsys):
     path = tmp_path / "out.txt"
-    content = b"abc\n\nfed cab\n\x04"
-    result = typed(content, "translate", translator, *FEW, "-o", path)
+    command = ["translate", str(translator), *map(str, FEW), "-o", str(path)]
+    with open(keyboard(b"abc\n\nfed cab\n\x04")) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        app(command, standalone_mode=False)
     first, last = load_task(translator).generate(["abc", "fed cab"], max_new_tokens=6)
     assert path.read_text() == f"{first}\n\n{last}\n"
-    assert "Type a text and Enter; Ctrl-D ends." in result.stderr
-    assert result.stdout == ""
+    said = capsys.readouterr()
+    assert "Type a text and Enter; Ctrl-D ends." in said.err
+    assert said.out == ""
 
 
 def test_standard_input_stands_alone(run, refused, translator):

@@ -181,21 +181,23 @@ def test_more_sequences_than_beams_are_refused(beams, count, tmp_path):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("beams", [1, 3])
-def test_a_graph_of_tensorflow_takes_any_number_of_beams(beams):
+def test_a_graph_of_tensorflow_takes_any_number_of_beams():
     import tensorflow as tf
 
     table = chain(7, seed=3)
-    options = dict(max_new_tokens=9, num_return_sequences=beams)
 
     @tf.function
     def function(beams, count):
-        dynamic = {**DEFAULTS, **options, "beams": beams, "num_return_sequences": count}
+        options = {"max_new_tokens": 9, "beams": beams, "num_return_sequences": count}
+        dynamic = {**DEFAULTS, **options}
         return searched(table, tf.constant(STARTS), tf.constant(PROMPT), dynamic)
 
-    got = function(tf.constant(beams), tf.constant(beams))
-    expected = run(table, STARTS, PROMPT, beams=beams, **options)
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="k"):
-        function(tf.constant(beams), tf.constant(beams + 1))
+    for beams in (1, 3):
+        got = function(tf.constant(beams), tf.constant(beams))
+        options = dict(max_new_tokens=9, beams=beams, num_return_sequences=beams)
+        expected = run(table, STARTS, PROMPT, **options)
+        np.testing.assert_array_equal(got[0], expected[0])
+        np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="k"):
+            function(tf.constant(beams), tf.constant(beams + 1))
+    assert function.experimental_get_tracing_count() == 1

@@ -244,8 +244,14 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("call", CALLS)
+# All calls of grouped heads; with a mask, a bias and weights, and without, of any.
+AS_LAYERS = [
+    *((call, "grouped_query") for call in CALLS),
+    *((call, heads) for call in ("without_mask", "with_weights") for heads in HEADS),
+]
+
+
+@pytest.mark.parametrize(("call", "heads"), dict.fromkeys(AS_LAYERS))
 def test_self_attention_is_a_layer(call, heads, tmp_path):
     inputs, options, shape = CALLS[call]
     check_layer(

@@ -105,7 +105,8 @@ CASES = [(scope, "float32") for scope in SCOPES] + [("full", "mixed_bfloat16")]
 
 @pytest.mark.parametrize(("scope", "policy"), CASES)
 def test_gradients_are_the_same(scope, policy, monkeypatch, request):
-    eager = scope not in ("full", "activations")  # a block, and what is in one
+    # A graph of a block, and of what is in one.
+    eager = scope not in ("full", "activations") or policy != "float32"
     if eager:
         request.getfixturevalue("eager")
     keras.config.set_dtype_policy(policy)
@@ -119,6 +120,7 @@ def test_gradients_are_the_same(scope, policy, monkeypatch, request):
     assert len(wrapped) >= 4  # blocks, or their activations
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_block_computes_twice_in_training_alone(monkeypatch):
     calls, call = [], FeedForward.call
 
@@ -140,4 +142,4 @@ def test_a_block_computes_twice_in_training_alone(monkeypatch):
         assert "remat" in str(jax.make_jaxpr(forward)(np.ones((2, 4, 16), "float32")))
     else:
         gradients(model)
-        assert calls.count(True) % 8 == 0
+        assert calls.count(True) == 16  # two stacks of two layers, two steps

@@ -198,22 +198,47 @@ SHARED = {
 
 @functools.cache
 def sharing(option):
-    return Transformer(encoder_decoder(**SHARED[option]))
+    """A model, its inputs, and what each step has for its beams' sequences as rows."""
+    transformer = Transformer(encoder_decoder(**SHARED[option]))
+    config, decoder, steps = transformer.config, transformer.decoder, len(PARENTS)
+    prompt = random_ids(config.decoder, (2, PROMPT))
+    tokens = random_ids(config.decoder, (2, steps * BEAMS))
+    pads = np.array([0, 1])  # places of padding before each prompt
+    real = np.arange(PROMPT) >= pads[:, None]
+    source, source_mask = random_ids(config.encoder, (2, 6)), padding([6, 2], 6)
+    memory = transformer.encoder(source, padding_mask=source_mask)
+    options = dict(memory_padding_mask=source_mask)
+    options["projected"] = decoder.project_memory(memory)
+    # The entries of each beam's sequence, step by step.
+    paths, every = [[] for _ in range(BEAMS)], []
+    for step, parents in enumerate(PARENTS):
+        filled = PROMPT + step * BEAMS
+        paths = [[*paths[p], filled + i] for i, p in enumerate(parents)]
+        every.append(paths)
+    # All of all steps at once, those of the first beam first; what comes later than
+    # a step is hidden from it.
+    own = [tokens[:, np.array(path) - PROMPT] for paths in every for path in paths]
+    own = [np.pad(each, [(0, 0), (0, steps - each.shape[1])]) for each in own]
+    own = np.concatenate(own)
+    full = decoder(
+        np.concatenate([np.tile(prompt, (steps * BEAMS, 1)), own], axis=1),
+        padding_mask=np.concatenate(
+            [np.tile(real, (steps * BEAMS, 1)), np.ones_like(own, bool)], axis=1
+        ),
+        memory=ops.concatenate([memory] * (steps * BEAMS), axis=0),
+        memory_padding_mask=np.tile(source_mask, (steps * BEAMS, 1)),
+    )
+    full = to_numpy(full).reshape(steps, BEAMS, 2, PROMPT + steps, -1)
+    expected = [full[step, :, :, PROMPT + step] for step in range(steps)]
+    return decoder, (prompt, tokens, pads, real), options, every, expected
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 @pytest.mark.parametrize("option", SHARED)
 def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
-    transformer = sharing(option)
-    config, decoder, steps = transformer.config, transformer.decoder, len(PARENTS)
-    prompt = random_ids(config.decoder, (2, PROMPT))
-    tokens = random_ids(config.decoder, (2, steps * BEAMS))
-    pads = np.array([0, 1])  # places of padding before each prompt
-    source, source_mask = random_ids(config.encoder, (2, 6)), padding([6, 2], 6)
-    memory = transformer.encoder(source, padding_mask=source_mask)
-    options = dict(memory_padding_mask=source_mask)
-    options["projected"] = decoder.project_memory(memory)
-    real = np.arange(PROMPT) >= pads[:, None]
+    decoder, given, options, every, expected = sharing(option)
+    prompt, tokens, pads, real = given
+    steps = len(PARENTS)
     entries = PROMPT + steps * BEAMS
     order = np.r_[:PROMPT, PROMPT + np.repeat(np.arange(steps), BEAMS)].astype("int32")
     with ops.fixed_buffers(fixed):
@@ -224,10 +249,8 @@ def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
             cache=decoder.empty_cache(2, entries),
             **options,
         )
-        paths = [[] for _ in range(BEAMS)]  # the entries of each beam's sequence
-        for step, parents in enumerate(PARENTS):
+        for step, paths in enumerate(every):
             filled, index = PROMPT + step * BEAMS, PROMPT + step
-            paths = [[*paths[p], filled + i] for i, p in enumerate(parents)]
             count = entries if fixed else filled + BEAMS
             seen = np.zeros((2, 1, BEAMS, count), bool)
             seen[..., :PROMPT] = real[:, None, None]
@@ -242,19 +265,8 @@ def test_beams_that_share_a_cache_equal_rows_of_their_own(option, fixed):
                 index=filled,
                 **options,
             )
-            # All beams' sequences as rows, those of the first beam first.
-            own = np.concatenate([tokens[:, np.array(p) - PROMPT] for p in paths])
-            full = decoder(
-                np.concatenate([np.tile(prompt, (BEAMS, 1)), own], axis=1),
-                padding_mask=np.concatenate(
-                    [np.tile(real, (BEAMS, 1)), np.ones_like(own, bool)], axis=1
-                ),
-                memory=ops.concatenate([memory] * BEAMS, axis=0),
-                memory_padding_mask=np.tile(source_mask, (BEAMS, 1)),
-            )
-            expected = to_numpy(full)[:, -1].reshape(BEAMS, 2, -1)
             for got, each in zip(
-                to_numpy(states).swapaxes(0, 1), expected, strict=True
+                to_numpy(states).swapaxes(0, 1), expected[step], strict=True
             ):
                 assert difference(got, each) <= TOLERANCE
 

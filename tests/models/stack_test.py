@@ -672,6 +672,7 @@ def test_a_frozen_model_in_another_is_frozen_where_that_is_read(tmp_path, kind):
         assert len(made.trainable_weights) == len(model.weights)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_head_tied_to_a_table_of_both_stacks_loads(tmp_path, share, side):

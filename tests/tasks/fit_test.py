@@ -211,7 +211,7 @@ def test_parts_of_a_generator_s_batches_may_be_none():
     losses = []
     for parts in (), (None,), (None, None):
         keras.utils.set_random_seed(0)
-        model = compiled(causal())
+        model = compiled(causal(), eager=True)
         model.fit(batches(*parts), steps_per_epoch=2, verbose=0)
         losses.append(model.evaluate(batches(*parts), steps=1, verbose=0))
     for loss in losses[1:]:
@@ -584,6 +584,7 @@ def failing(model, method, after):
     getattr(model, method)(batches(), verbose=0, **options)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("steps_per_execution", EXECUTIONS)
 def test_data_that_fail_leave_the_weights(steps_per_execution):
     model = causal()
@@ -604,7 +605,7 @@ def test_data_that_fail_leave_the_weights(steps_per_execution):
 
 
 def test_inputs_that_no_model_reads_leave_the_weights():
-    model = compiled(causal())
+    model = compiled(causal(), eager=True)
     model.train_on_batch(*GIVEN["fit"])
     for method, given in GIVEN.items():
         weights = [each + 1 for each in model.get_weights()]
@@ -690,7 +691,7 @@ def test_a_batch_of_strings_is_what_fit_makes_of_it():
     sources, targets = zip(*PAIRS, strict=True)
     weights = np.arange(len(PAIRS), dtype="float32")
     for each in (model, same):
-        compiled(each, keras.optimizers.SGD(0.1), eager=each is model)
+        compiled(each, keras.optimizers.SGD(0.1), eager=True)
     (loss,) = model.fit(
         sources, targets, sample_weight=weights, batch_size=len(PAIRS), verbose=0
     ).history["loss"]

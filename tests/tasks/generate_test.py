@@ -138,6 +138,7 @@ def test_padding_is_no_token_wherever_it_stands(kind):
             np.testing.assert_allclose(got[1], score, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_padding_inside_is_none_of_the_tokens_of_any_dtype():
     """-1, which stands for it, is 255 in a uint8."""
     model = make(kzoo.CausalLM, vocabulary_size=300)
@@ -160,6 +161,7 @@ def test_a_source_with_padding_inside_is_read_as_a_call_reads_it(positions):
     assert found == [greedy(model, ids, found[0], 6)] * 4
 
 
+@pytest.mark.usefixtures("eager")
 def test_only_sequences_that_exist_are_returned():
     model = make(kzoo.Seq2SeqLM)
     options = dict(max_new_tokens=1, beams=30, num_return_sequences=30)
@@ -195,15 +197,15 @@ def test_an_empty_prompt_starts_from_the_start_token():
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("model", "batch_size", "options"),
+    ("kind", "batch_size", "options"),
     [
         # Buckets of 2 rows and of 1; and one of 4, of which one is a copy.
-        ((kzoo.CausalLM, 1), 2, dict(temperature=1.5, top_p=0.9, min_new_tokens=3)),
-        ((kzoo.Seq2SeqLM, 2), 32, dict(beams=3, num_return_sequences=2)),
+        (kzoo.CausalLM, 2, dict(temperature=1.5, top_p=0.9, min_new_tokens=3)),
+        (kzoo.Seq2SeqLM, 32, dict(beams=3, num_return_sequences=2)),
     ],
 )
-def test_what_xla_compiles_gives_the_same(model, batch_size, options):
-    model = made(model[0], num_layers=model[1])
+def test_what_xla_compiles_gives_the_same(kind, batch_size, options):
+    model = made(kind)
     options = dict(max_new_tokens=5, length_penalty=0.5, return_scores=True, **options)
     with op_by_op():
         expected, scores = model.generate(PROMPTS, **options)
@@ -273,6 +275,7 @@ def test_threads_that_ask_at_once_get_one_function(monkeypatch):
     assert len({id(each.result()) for each in made}) == 1
 
 
+@pytest.mark.usefixtures("eager")
 def test_strings_in_strings_out():
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
     model = kzoo.Seq2SeqLM.from_size("tiny", tokenizer, num_layers=1)
@@ -387,6 +390,7 @@ def test_a_file_s_inputs_do_not_know_the_prompt():
         model.search_inputs("ONNX")
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("options", [{}, {"beams": 2}, {"stream": True}])
 def test_what_overflows_is_no_empty_result(options):
     model = make(kzoo.CausalLM)
@@ -450,6 +454,7 @@ def test_a_number_that_is_only_large_is_one(with_bias, number):
                 assert found == expected
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("return_scores", [False, True])
 def test_what_is_forced_though_it_is_impossible_is_no_result(with_bias, return_scores):
     model = with_bias(-np.inf)
@@ -478,6 +483,7 @@ def test_no_beam_is_lost_without_a_word():
     assert 0 < kept < VOCABULARY - 7
 
 
+@pytest.mark.usefixtures("eager")
 def test_ids_beyond_the_tokenizer_write_nothing():
     tokenizer = kzoo.FastTokenizer.train(["abcabc", "bca"], 30, algorithm="character")
     size = tokenizer.vocabulary_size
@@ -507,6 +513,7 @@ class OwnStep(OwnCall):
         return -logits, cache
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_call_of_ones_own_that_no_search_asks_is_a_warning(tmp_path):
     model = make(OwnCall)
     with pytest.warns(UserWarning, match="OwnCall.call is not asked by a search"):

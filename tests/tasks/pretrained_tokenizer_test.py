@@ -142,6 +142,7 @@ def test_llama_begins_with_its_start_token(load):
     assert isinstance(qwen.generate("", max_new_tokens=3), str)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", ["mbart50_json", "nllb", "m2m100"])
 def test_targets_begin_with_their_languages_code(load, name):
     tokenizer, cases = load(name)
@@ -265,6 +266,7 @@ def test_texts_in_files_begin_as_the_tokenizer_has_them(load, tmp_path):
     model.export(tmp_path / "p", format="onnx", text=True)
 
 
+@pytest.mark.usefixtures("eager", "greedy")
 def test_more_ends_of_a_models_config_end_what_is_generated(load, tmp_path):
     pytest.importorskip("onnxruntime_extensions")
     folder = tmp_path / "gpt2"

@@ -83,6 +83,7 @@ def test_forms_have_all_that_is_exported():
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("greedy")
 def test_a_saved_model_answers_for_its_task(tokenizer, tmp_path):
     task = kzoo.Seq2SeqLM.from_size("tiny", tokenizer, num_layers=1, hidden_dim=16)
     perturb(task.weights)
