@@ -50,6 +50,7 @@ def draw_all():
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("greedy")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
