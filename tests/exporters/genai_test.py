@@ -210,6 +210,7 @@ def test_rows_that_end_early_are_equal_too(tmp_path):
     assert report.checks[-1]["tokens_equal"]
 
 
+@pytest.mark.usefixtures("eager")
 def test_stop_tokens_end_what_genai_writes(tmp_path):
     """The tokens of `search_defaults`, as well as the end token."""
     model = make(num_layers=1, positions="none")
