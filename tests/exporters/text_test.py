@@ -153,6 +153,7 @@ def test_every_character_is_normalized_as_bert_does():
         assert found == expected, hex(ord(character))
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("kind", "name", "changes"),
     [
@@ -256,6 +257,7 @@ def test_a_quantised_generator_of_text(tmp_path, quick, trained, mode):
     assert [c["rows"] for c in again.checks if "rows" in c] == [2]
 
 
+@pytest.mark.usefixtures("eager")
 def test_an_artifact_of_text_answers_in_batches_as_keras_does(tmp_path, quick, trained):
     positions = dict(positions="learned", max_sequence_length=48)
     model = make(kzoo.CausalLM, trained("wordpiece"), **positions)
