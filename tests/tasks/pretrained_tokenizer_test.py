@@ -229,8 +229,10 @@ def test_what_a_vocabulary_lacks_the_config_has(load):
     tokenizer, _ = load("qwen")
     assert tokenizer.start_token_id is None
     model = make(kzoo.CausalLM, tokenizer)
-    assert model.config.start_token_id == 1
+    assert model.config.start_token_id == tokenizer.end_token_id
     assert model.config.pad_token_id == tokenizer.pad_token_id
+    config = model.config.replace(start_token_id=7)
+    assert kzoo.CausalLM(config, tokenizer=tokenizer).config.start_token_id == 7
 
 
 def test_files_begin_with_the_languages_code_by_themselves(load, tmp_path):
