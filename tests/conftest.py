@@ -165,7 +165,8 @@ def _no_tuning():
 def _kernels_stay():
     """TensorFlow forgets with each seed how to run every op; a sixth of a test's time.
 
-    What its kernels hold of seeds is of stateful random ops, and Keras has none.
+    What its kernels hold of seeds is of stateful random ops that run op by op: Keras's
+    are in functions of tf.data.
     """
     if BACKEND != "tensorflow":
         return contextlib.nullcontext()

@@ -55,12 +55,13 @@ class EncoderDecoder(Model):
         self.encoder, self.decoder = make_stacks(
             config, self.dtype_policy, token_embeddings
         )
+        self._freeze_parts()
 
     def build(self, *_):
         """Builds both stacks."""
         self.encoder.build()
         self.decoder.build()
-        self._parts_are_built()
+        self.built = True
 
     def call(
         self,

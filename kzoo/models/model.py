@@ -28,12 +28,11 @@ class Model(Emits, *_BASES, keras.Model):
         super().__init__(*args, **kwargs)
         self.autocast = False
 
-    def _parts_are_built(self):
-        """What `build` ends with: parts that did not exist yet may be frozen, too."""
+    def _freeze_parts(self):
+        """What `__init__` ends with: the parts of a model that is made frozen."""
         if not self.trainable:
             self.trainable = True  # TensorFlow sets no parts of what is False already
             self.trainable = False
-        self.built = True
 
     def compute_output_shape(self, input_shape=None, _=()):
         """Shapes of what `call` gives for ids of a shape, such as (B, T).

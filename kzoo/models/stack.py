@@ -86,6 +86,11 @@ class Stack(Model):
         ]
         if config.final_norm:
             self.final_norm = config_norm(config, "final_norm", dtype)
+        if not self.trainable:
+            learns = self.token_embedding.trainable  # what another model has decides
+            self._freeze_parts()
+            if self.shares_embedding:
+                self.token_embedding.trainable = learns
 
     def build(self, *_):
         """Builds every child inside this stack's name scope."""
@@ -107,7 +112,7 @@ class Stack(Model):
             block.build(shape, (None, None, self.memory_dim))
         if config.final_norm:
             self.final_norm.build(shape)
-        self._parts_are_built()
+        self.built = True
 
     def call(
         self,
@@ -372,8 +377,7 @@ class Stack(Model):
     def _check_length(self, length):
         config = self.config
         if config.positions == "learned" and isinstance(length, int):
-            # Where a length is unknown, Keras infers shapes on torch from its own.
-            if length > config.max_sequence_length and not in_symbolic_scope():
+            if length > config.max_sequence_length and not _is_made_up():
                 raise ValueError(
                     f"{self.name} has {config.max_sequence_length} learned positions. "
                     f"Received: a sequence of length {length}. Shorten it, or build "
@@ -484,6 +488,11 @@ class Stack(Model):
             return cls(**config)
         stack.shares_embedding = shares and table.built
         return stack
+
+
+def _is_made_up():
+    """Whether Keras, which infers shapes on torch, may have chosen a length itself."""
+    return keras.backend.backend() == "torch" and in_symbolic_scope()
 
 
 def _check_kind(config):

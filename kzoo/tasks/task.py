@@ -79,8 +79,9 @@ class Task(Compiles, FineTunes, Saves, Model):
             **changes: fields of the configs, or other arguments of the class.
 
         Raises:
-            ValueError: a task that writes has neither an `end_token_id` nor a tokenizer
-                with one; other arguments that contradict one another.
+            ValueError: neither a tokenizer nor a vocabulary size; a task that writes,
+                whose tokenizer has no end token, without an `end_token_id`; a field of
+                the configs that there is not, or a value that it does not take.
         """
         if vocabulary_size is None:
             if tokenizer is None:
@@ -90,34 +91,36 @@ class Task(Compiles, FineTunes, Saves, Model):
             *(inspect.signature(kind.__init__).parameters for kind in cls.__mro__[:-1])
         )
         own = {name: changes.pop(name) for name in list(changes) if name in own}
-        changes |= cls.ends(tokenizer, changes)
+        changes |= cls.begins(tokenizer, changes)
         config = ModelConfig.from_size(
             size, architecture or cls.architectures[0], vocabulary_size, **changes
         )
         return cls(config, tokenizer=tokenizer, **own)
 
     @classmethod
-    def ends(cls, tokenizer, given):
-        """What a new model that writes has for a start or an end of its tokenizer.
+    def begins(cls, tokenizer, given):
+        """What the texts of a new model begin with that its tokenizer does not say.
 
         Args:
             tokenizer: a `Tokenizer`, or `None`.
             given: dict of the fields of the config that a user names.
 
         Returns:
-            dict of more fields: where neither names a start, texts begin with the end
-            token, as GPT-2's do.
+            dict of more fields: of a task that writes, for which neither names a start,
+            the end token as one, as GPT-2 has it.
 
         Raises:
-            ValueError: no end token, for any other would be a word of texts.
+            ValueError: neither names an end, for another token would be a word.
         """
         if not cls.writes or tokenizer is None:
             return {}
-        end = given.get("end_token_id", tokenizer.end_token_id)
+        end = tokenizer.end_token_id
+        end = given.get("end_token_id") if end is None else end
         if end is None:
             raise ValueError(
                 f"{cls.__name__} must know where a text ends, and the tokenizer has no "
-                "end token. Give end_token_id, the id of a token that no text has."
+                "end token. Take one that has, or give end_token_id, of a token that "
+                "no text has."
             )
         begins = "start_token_id" in given or tokenizer.start_token_id is not None
         return {} if begins else {"start_token_id": end}

@@ -303,10 +303,10 @@ def _id_of(role, folder, ids_of):
 def _named(folder, *roles):
     """Names of special tokens whose places a layout fixes."""
     for role in roles:
-        if folder.names[role] is None:
+        if not folder.names[role]:
             raise ValueError(
                 f"{folder.path}: {role}_token must be named, for this layout has a "
-                "place for it. Received: null."
+                f"place for it. Received: {folder.names[role]!r}."
             )
     return [folder.names[role] for role in roles]
 
@@ -471,7 +471,8 @@ def _sentence_piece(folder, kind, convert):
     ids = _special_ids(folder, ids_of.get, template, special, byte_level=False)
     if pieces != own.tokens(range(own.vocabulary_size)):
         options["pieces"] = pieces
-    some = {ids_of[name] for name in special if name in ids_of} - {ids_of[names["unk"]]}
+    (unknown,) = _named(folder, "unk")
+    some = {ids_of[name] for name in special if name in ids_of} - {ids_of[unknown]}
     conventions = _conventions(folder, kind, template, languages)
     return SentencePieceTokenizer(
         model, special_token_ids=some, conventions=conventions, **options, **ids

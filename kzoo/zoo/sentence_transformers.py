@@ -65,10 +65,12 @@ def read_pooling(folder, config):
             f"default_prompt_name={prompts['default_prompt_name']!r} is not supported: "
             "give texts with what is to stand before them."
         )
-    if prompts.get("prompts") and pooling.get("include_prompt") is False:
+    texts = prompts.get("prompts")
+    named = [n for n, x in texts.items() if x] if isinstance(texts, dict) else []
+    if named and pooling.get("include_prompt") is False:
         raise Unsupported(
             f"include_prompt=False of {POOLING_FILE} is not supported, for kzoo does "
-            f"not know where the prompts {[*prompts['prompts']]} end."
+            f"not know where the prompts {named} end."
         )
     kept = {name: prompts[name] for name in _KEPT if prompts.get(name)}
     if kept:

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from kzoo import tasks
+from kzoo.config import ModelConfig
 from kzoo.data import RandomStretches
 from kzoo.files import remove_partial
 from kzoo.plots import training_curve
@@ -148,9 +149,13 @@ class Run:
         recipe = self.recipe
         kind, options = getattr(tasks, TASKS[recipe.task]), self._options()
         config = recipe.model_config(tokenizer.vocabulary_size)
+        start = config.start_token_id
+        given = {} if start == ModelConfig.start_token_id else {"start_token_id": start}
+        try:  # a config says an end always, be it none of this tokenizer's
+            config = config.replace(**kind.begins(tokenizer, given))
+        except ValueError as error:
+            raise RecipeError(f"[tokenizer] {error}") from error
         try:
-            given = {**(recipe.model.config or {}), **recipe.model.fields}
-            config = config.replace(**kind.ends(tokenizer, given))
             return kind(config, tokenizer=tokenizer, **options)
         except (TypeError, ValueError) as error:
             raise RecipeError(f"[task_options] {error}") from error

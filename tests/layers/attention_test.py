@@ -1,5 +1,7 @@
 """Attention: by hand, masked, biased, grouped, rotated; its weights and its dropout."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -244,10 +246,10 @@ CALLS = {
 }
 
 
-# All calls of grouped heads; with a mask, a bias and weights, and without, of any.
+# All calls of grouped heads; of the others one each of what ONNX emits otherwise.
 AS_LAYERS = [
     *((call, "grouped_query") for call in CALLS),
-    *((call, heads) for call in ("without_mask", "with_weights") for heads in HEADS),
+    *itertools.product(["self_with_bias", "without_mask", "with_weights"], HEADS),
 ]
 
 

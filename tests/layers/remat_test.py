@@ -105,8 +105,7 @@ CASES = [(scope, "float32") for scope in SCOPES] + [("full", "mixed_bfloat16")]
 
 @pytest.mark.parametrize(("scope", "policy"), CASES)
 def test_gradients_are_the_same(scope, policy, monkeypatch, request):
-    # A graph of a block, and of what is in one.
-    eager = scope not in ("full", "activations") or policy != "float32"
+    eager = scope not in ("full", "activations")  # a block, and what is in one
     if eager:
         request.getfixturevalue("eager")
     keras.config.set_dtype_policy(policy)
@@ -120,7 +119,6 @@ def test_gradients_are_the_same(scope, policy, monkeypatch, request):
     assert len(wrapped) >= 4  # blocks, or their activations
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_block_computes_twice_in_training_alone(monkeypatch):
     calls, call = [], FeedForward.call
 
@@ -142,4 +140,6 @@ def test_a_block_computes_twice_in_training_alone(monkeypatch):
         assert "remat" in str(jax.make_jaxpr(forward)(np.ones((2, 4, 16), "float32")))
     else:
         gradients(model)
-        assert calls.count(True) == 16  # two stacks of two layers, two steps
+        # Two stacks of two layers: twice in a trace, and in each of two steps.
+        traces = keras.backend.backend() == "tensorflow"
+        assert calls.count(True) == (8 if traces else 16)

@@ -648,6 +648,9 @@ def test_few_learned_positions_take_inputs_of_unknown_length():
     )
     with pytest.raises(ValueError, match="6 learned positions.*length 7"):
         model(np.ones((2, 7), "int32"))
+    if keras.backend.backend() != "torch":  # which cannot tell it from one of Keras's
+        with pytest.raises(ValueError, match="6 learned positions.*length 7"):
+            encoder(keras.Input((7,), dtype="int32"))
 
 
 @pytest.mark.parametrize("kind", ["encoder", "encoder_decoder"])
@@ -670,6 +673,18 @@ def test_a_frozen_model_in_another_is_frozen_where_that_is_read(tmp_path, kind):
         assert len(made.trainable_weights) == 2
         made.get_layer(frozen.name).trainable = True
         assert len(made.trainable_weights) == len(model.weights)
+
+
+def test_a_frozen_model_leaves_the_table_of_another_as_it_is():
+    config = ModelConfig.from_size("tiny", "encoder_decoder", 9, num_layers=1)
+    encoder = Encoder(config.encoder)
+    encoder.build()
+    table = encoder.token_embedding
+    decoder = Decoder(config.decoder, token_embedding=table, trainable=False)
+    decoder.build()
+    assert not decoder.trainable_weights
+    assert len(encoder.trainable_weights) == len(encoder.weights)
+    assert not any(v.trainable for v in decoder.blocks[0].weights)
 
 
 @pytest.mark.usefixtures("eager")

@@ -138,7 +138,6 @@ def test_padding_is_no_token_wherever_it_stands(kind):
             np.testing.assert_allclose(got[1], score, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("eager")
 def test_padding_inside_is_none_of_the_tokens_of_any_dtype():
     """-1, which stands for it, is 255 in a uint8."""
     model = make(kzoo.CausalLM, vocabulary_size=300)

@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 
 import kzoo
+from kzoo.config import ModelConfig
 from kzoo.exporters import ExportError, onnx_session
 from kzoo.tokenizers import load_pretrained_tokenizer
 from kzoo.zoo import training
@@ -337,7 +338,7 @@ def endless(tmp_path_factory):
 @pytest.mark.parametrize("kind", [kzoo.CausalLM, kzoo.Seq2SeqLM])
 def test_no_word_of_texts_is_taken_for_their_end(endless, kind):
     tokenizer = load_pretrained_tokenizer(endless)
-    with pytest.raises(ValueError, match="no end token. Give end_token_id"):
+    with pytest.raises(ValueError, match="no end token. Take one that has, or"):
         kind.from_size("tiny", tokenizer, **SMALL)
     size = tokenizer.vocabulary_size
     ids = dict(vocabulary_size=size + 2, end_token_id=size, pad_token_id=size + 1)
@@ -349,7 +350,16 @@ def test_no_word_of_texts_is_taken_for_their_end(endless, kind):
     kzoo.TextClassifier.from_size("tiny", tokenizer, num_classes=2, **SMALL)
 
 
-def test_a_recipe_s_tokenizer_has_an_end(endless, tmp_path):
+def test_a_start_is_the_end_that_the_tokenizer_has(load):
+    tokenizer, _ = load("qwen")
+    model = make(kzoo.CausalLM, tokenizer, end_token_id=5)
+    assert model.config.start_token_id == model.config.end_token_id
+    assert model.config.end_token_id == tokenizer.end_token_id
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_a_recipe_s_tokenizer_has_an_end(endless, tmp_path, described):
+    config = ModelConfig.from_size("tiny", "decoder", 300).to_dict()  # which names one
     load_pretrained_tokenizer(endless).save(tmp_path / "tokenizer")
     recipe = Recipe.from_dict(
         {
@@ -357,7 +367,7 @@ def test_a_recipe_s_tokenizer_has_an_end(endless, tmp_path):
             "task": "causal_lm",
             "data": {"format": "text", "train": ["texts.txt"]},
             "tokenizer": {"folder": str(tmp_path / "tokenizer")},
-            "model": {"size": "tiny"},
+            "model": {"config": config} if described else {"size": "tiny"},
             "training": {
                 "epochs": 1,
                 "tokens_per_batch": 50,
@@ -365,5 +375,5 @@ def test_a_recipe_s_tokenizer_has_an_end(endless, tmp_path):
             },
         }
     )
-    with pytest.raises(RecipeError, match="no end token. Give end_token_id"):
+    with pytest.raises(RecipeError, match="no end token. Take one that has, or"):
         training.Run(recipe, ["he said", "he is"], None, tmp_path / "out")

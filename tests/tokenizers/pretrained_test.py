@@ -675,7 +675,7 @@ def test_a_chat_template_of_a_stranger_is_not_asked_for_a_token_of_one_character
         *(("bert", role) for role in ("unk", "cls", "sep")),
         *(("xlm_roberta", role) for role in ("cls", "pad", "eos", "unk")),
         *(("mbart", "eos"), ("nllb", "unk"), ("pegasus", "eos"), ("pegasus", "pad")),
-        *(("t5", "eos"), ("marian", "eos"), ("m2m100", "eos")),
+        *(("t5", "eos"), ("marian", "eos"), ("m2m100", "eos"), ("m2m100", "unk")),
     ],
 )
 @pytest.mark.parametrize("convert", [True, False])
@@ -688,7 +688,7 @@ def test_a_layout_s_own_tokens_must_be_named(load, tmp_path, name, role, convert
     for mapped in tmp_path.glob("special_tokens_map.json"):
         content = json.loads(mapped.read_text())
         mapped.write_text(json.dumps({**content, f"{role}_token": None}))
-    with pytest.raises(ValueError, match=f"{role}_token must be .*None|null"):
+    with pytest.raises(ValueError, match=f"{role}_token must be .*None"):
         load_pretrained_tokenizer(tmp_path, cases["kind"], convert=convert)
 
 

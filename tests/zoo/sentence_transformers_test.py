@@ -178,6 +178,13 @@ def test_malformed_files_are_errors_that_name_them(name, content, tmp_path):
         kzoo.from_preset(tmp_path)
 
 
+def test_prompts_without_a_text_are_no_part_of_an_average(tmp_path):
+    said = {"prompts": {"query": "", "document": ""}}
+    files = {"config_sentence_transformers.json": said}
+    embedder(tmp_path, {"pooling_mode": "mean", "include_prompt": False}, **files)
+    assert kzoo.from_preset(tmp_path).pooling == "mean"
+
+
 def test_prompts_and_similarity_are_kept(tmp_path):
     said = {"prompts": {"query": "query: "}, "similarity_fn_name": "dot"}
     name = "config_sentence_transformers.json"
