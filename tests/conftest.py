@@ -12,7 +12,6 @@ import importlib.metadata
 import importlib.util
 import os
 import tempfile
-import warnings
 import zlib
 from pathlib import Path
 from unittest import mock
@@ -197,8 +196,6 @@ def eager():
     """
     from tests.harness import op_by_op
 
-    # That functions of tf.data are graphs all the same; forgotten with the test.
-    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_fun")
     with op_by_op():
         yield
 

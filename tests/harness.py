@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -205,11 +206,13 @@ def op_by_op():
     import tensorflow as tf
 
     before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(before)
+    with warnings.catch_warnings():  # that functions of tf.data are graphs all the same
+        warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run")
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(before)
 
 
 class Killed(Exception):

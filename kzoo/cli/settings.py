@@ -23,6 +23,7 @@ PLACES = {
 TASKS = {"translation": "seq2seq_lm", "language-model": "causal_lm"}
 # Enough to see whether a training generalises.
 _MOST_HELD_OUT = 2000
+_RUNNING = "whole=True"  # an argument of `load_texts`, in its messages
 
 
 def recipe(options):
@@ -68,9 +69,6 @@ def recipe(options):
         if options[option] is not None:
             table[key] = options[option]
     return Recipe.from_dict(values)
-
-
-_RUNNING = "whole=True"  # an argument of `load_texts`
 
 
 def as_keys(message):

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -142,8 +141,7 @@ def tagger(tmp_path_factory):
     folder, recipe = tmp_path_factory.mktemp("tagger"), tiny("ewt-entities")
     write_data(recipe, folder / "data")
     recipe.save(folder / "recipe.toml")
-    with op_by_op(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run")
+    with op_by_op():
         training.train(recipe, folder / "data", folder / "run")
     return folder
 
