@@ -53,14 +53,7 @@ class Task(Compiles, FineTunes, Saves, Model):
             smallest = smallest_table(config)
             if tokenizer.vocabulary_size > smallest:
                 _refuse_or_warn(tokenizer, smallest)
-            names = ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id")
-            own = {name: getattr(tokenizer, name) for name in names}
-            # What a vocabulary lacks, such as a mask, the model has from its config.
-            own = {name: found for name, found in own.items() if found is not None}
-            for name in ("pad_token_id", "mask_token_id"):  # of which texts have none
-                if own.get(name, 0) >= smallest:
-                    del own[name]
-            config = config.replace(**own)
+            config = config.replace(**special_ids(tokenizer, smallest))
         self.config = config
         self.tokenizer = tokenizer
         self.encoder, self.decoder = make_stacks(config, self.dtype_policy)
@@ -80,8 +73,9 @@ class Task(Compiles, FineTunes, Saves, Model):
 
         Raises:
             ValueError: neither a tokenizer nor a vocabulary size; a task that writes,
-                whose tokenizer has no end token, without an `end_token_id`; a field of
-                the configs that there is not, or a value that it does not take.
+                whose tokenizer has no end token, without an `end_token_id`; an id that
+                is not the tokenizer's; a field of the configs that there is not, or a
+                value that it does not take.
         """
         if vocabulary_size is None:
             if tokenizer is None:
@@ -95,6 +89,12 @@ class Task(Compiles, FineTunes, Saves, Model):
         config = ModelConfig.from_size(
             size, architecture or cls.architectures[0], vocabulary_size, **changes
         )
+        for name, id in special_ids(tokenizer, smallest_table(config)).items():
+            if changes.get(name, id) != id:
+                raise ValueError(
+                    f"{name} is the tokenizer's, {id}. Leave it out, or take a "
+                    f"tokenizer that has another. Received: {changes[name]!r}."
+                )
         return cls(config, tokenizer=tokenizer, **own)
 
     @classmethod
@@ -271,6 +271,21 @@ def smallest_table(config):
     """How many tokens each of a config's stacks has."""
     stacks = (config.encoder, config.decoder)
     return min(stack.vocabulary_size for stack in stacks if stack)
+
+
+def special_ids(tokenizer, size):
+    """What a model of `size` tokens has from its tokenizer, or from no tokenizer.
+
+    What a vocabulary lacks, such as a mask, is left to the config, and so is what lies
+    beyond the model's table, of which texts have none.
+    """
+    ids = {}
+    for name in ("pad_token_id", "start_token_id", "end_token_id", "mask_token_id"):
+        id = getattr(tokenizer, name, None)
+        beyond = name in ("pad_token_id", "mask_token_id") and (id or 0) >= size
+        if id is not None and not beyond:
+            ids[name] = id
+    return ids
 
 
 def _refuse_or_warn(tokenizer, size):

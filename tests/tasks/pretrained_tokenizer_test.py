@@ -341,7 +341,7 @@ def test_no_word_of_texts_is_taken_for_their_end(endless, kind):
     with pytest.raises(ValueError, match="no end token. Take one that has, or"):
         kind.from_size("tiny", tokenizer, **SMALL)
     size = tokenizer.vocabulary_size
-    ids = dict(vocabulary_size=size + 2, end_token_id=size, pad_token_id=size + 1)
+    ids = dict(vocabulary_size=size + 1, end_token_id=size)
     model = kind.from_size("tiny", tokenizer, **ids, **SMALL)
     config = model.config
     assert (config.start_token_id, config.end_token_id) == (size, size)
@@ -352,9 +352,12 @@ def test_no_word_of_texts_is_taken_for_their_end(endless, kind):
 
 def test_a_start_is_the_end_that_the_tokenizer_has(load):
     tokenizer, _ = load("qwen")
-    model = make(kzoo.CausalLM, tokenizer, end_token_id=5)
-    assert model.config.start_token_id == model.config.end_token_id
-    assert model.config.end_token_id == tokenizer.end_token_id
+    own = tokenizer.end_token_id
+    model = make(kzoo.CausalLM, tokenizer, end_token_id=own)
+    assert (model.config.start_token_id, model.config.end_token_id) == (own, own)
+    message = f"end_token_id is the tokenizer's, {own}. Leave .* Received: 5"
+    with pytest.raises(ValueError, match=message):
+        make(kzoo.CausalLM, tokenizer, end_token_id=5)
 
 
 @pytest.mark.parametrize("described", [False, True])
