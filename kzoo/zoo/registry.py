@@ -172,14 +172,16 @@ def located(source):
         FileNotFoundError: neither a folder, nor a preset, nor an address of the Hub.
     """
     name = str(source)
-    if name.startswith("hf://") or Path(source).is_dir():
+    # An empty name would be the folder that one works in.
+    if name.startswith("hf://") or (name and Path(name).is_dir()):
         return source
     names = preset_names()
     if name in names:
         return SHIPPED / name
     raise FileNotFoundError(
-        f"{name} is not a folder. Expected one that save_folder, save_preset or `kzoo "
-        "train` wrote, or one in Hugging Face's layout; hf://owner/name; or a preset: "
+        f"{name or repr(name)} is not a folder. Expected one that save_folder, "
+        "save_preset or `kzoo train` wrote, or one in Hugging Face's "
+        "layout; hf://owner/name; or a preset: "
         + (", ".join(names) or "none is shipped with this installation")
         + "."
         + did_you_mean(name, names)

@@ -234,13 +234,16 @@ def test_a_folder_wins_over_a_preset_of_its_name(shipped, tmp_path, monkeypatch)
         ("mood", "preset: moods, tiny-writer. Did you mean moods?"),
         ("Tiny_Writer", "Did you mean tiny-writer?"),
         ("runs/unknown", "preset: moods, tiny-writer."),
+        ("", "preset: moods, tiny-writer."),
+        (None, "preset: moods, tiny-writer."),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(shipped, name, said):
     with pytest.raises(FileNotFoundError) as caught:
         kzoo.from_preset(name)
     message = str(caught.value)
-    assert message.startswith(f"{name} is not a folder.") and message.endswith(said)
+    assert message.startswith(f"{name or repr(name)} is not a folder.")
+    assert message.endswith(said)
 
 
 def test_presets_are_listed_by_task_and_architecture(shipped):
