@@ -62,15 +62,29 @@ def dropout(x, rate, seed):
     """
     import tensorflow as tf
 
-    size = tf.size(x)
-    words = tf.random.stateless_uniform(
-        [size // 4 + 2], seed, minval=None, maxval=None, dtype=tf.int32
-    )
-    bits = tf.reshape(tf.bitcast(words[1:], tf.int8), [-1])[:size]
-    dither = tf.cast(words[0], tf.float32) * 2.0**-32 + 0.5
-    threshold = tf.floor(rate * 256 + dither) - 128
-    kept = tf.reshape(bits, tf.shape(x)) >= tf.cast(threshold, tf.int8)
-    return x * (tf.cast(kept, x.dtype) * (1 / (1 - rate)))
+    kept = _kept(rate, x.dtype)(tf.shape(x), seed)
+    kept.set_shape(x.shape)
+    return x * kept
+
+
+@functools.cache
+def _kept(rate, dtype):
+    """What `dropout` multiplies by: small graphs, which a step's calls, not repeats."""
+    import tensorflow as tf
+
+    @functools.partial(tf.function, autograph=False)
+    def kept(shape, seed):
+        size = tf.reduce_prod(shape)
+        words = tf.random.stateless_uniform(
+            [size // 4 + 2], seed, minval=None, maxval=None, dtype=tf.int32
+        )
+        bits = tf.reshape(tf.bitcast(words[1:], tf.int8), [-1])[:size]
+        dither = tf.cast(words[0], tf.float32) * 2.0**-32 + 0.5
+        threshold = tf.floor(rate * 256 + dither) - 128
+        stays = tf.reshape(bits, shape) >= tf.cast(threshold, tf.int8)
+        return tf.cast(stays, dtype) * (1 / (1 - rate))
+
+    return kept
 
 
 def layer_norm(x, gamma, beta, epsilon, training):

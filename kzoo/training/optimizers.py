@@ -130,24 +130,39 @@ class Adam(keras.optimizers.Adam):
             learning_rate = learning_rate * self._scale(variable)
         if _is_narrow(variable):
             return self._step_in_float32(_dense(gradient), variable, learning_rate)
-        if self.amsgrad or variable.dtype != "float32" or not _on_plain_tensorflow():
-            return super().update_step(_dense(gradient), variable, learning_rate)
+        return super().update_step(_dense(gradient), variable, learning_rate)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        """Keras's hook: what is the same for all variables is computed once."""
+        if self.amsgrad or not _on_plain_tensorflow():
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
         import tensorflow as tf
 
-        index = self._get_variable_index(variable)
-        step = tf.cast(self.iterations + 1, "float32")
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[index].handle,
-            v=self._velocities[index].handle,
+        step, rate = (
+            tf.cast(x, "float32") for x in (self.iterations + 1, learning_rate)
+        )
+        shared = dict(
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
-            lr=tf.cast(learning_rate, "float32"),
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=_dense(gradient),
+            beta1=tf.constant(self.beta_1),
+            beta2=tf.constant(self.beta_2),
+            epsilon=tf.constant(self.epsilon),
         )
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if variable.dtype != "float32":
+                self.update_step(gradient, variable, learning_rate)
+                continue
+            index = self._get_variable_index(variable)
+            scale = 1 if self.layer_decay is None else self._scales[index]
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=self._momentums[index].handle,
+                v=self._velocities[index].handle,
+                lr=rate if scale == 1 else rate * scale,
+                grad=_dense(gradient),
+                **shared,
+            )
 
     def _step_in_float32(self, gradient, variable, learning_rate):
         """Keras's step, of a variable of 16 bits."""
@@ -198,13 +213,21 @@ class Adam(keras.optimizers.Adam):
 
         halves = [tf.cast(tf.nn.l2_loss(gradient), "float32") for gradient in grads]
         norm = tf.sqrt(2 * tf.add_n(halves))
+        fits = norm <= self.global_clipnorm
         # An infinite norm makes the scale NaN, as a NaN does.
         scale = self.global_clipnorm / norm + (norm - norm)
-        return tf.cond(
-            norm <= self.global_clipnorm,
-            lambda: grads,
-            lambda: [gradient * tf.cast(scale, gradient.dtype) for gradient in grads],
-        )
+        scale = tf.where(fits, tf.constant(1.0), scale)
+
+        def scaled(arrays):
+            return {i: x * tf.cast(scale, x.dtype) for i, x in arrays.items()}
+
+        grads = dict(enumerate(grads))
+        large = {i: x for i, x in grads.items() if _is_large(x)}
+        small = {i: x for i, x in grads.items() if i not in large}
+        if large:
+            large = tf.cond(fits, lambda: large, lambda: scaled(large))
+        clipped = large | scaled(small)
+        return [clipped[i] for i in grads]
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -234,6 +257,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
             grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().check_finite(grads)
+
+
+def _is_large(tensor):
+    """Whether a pass over it takes longer than a branch around it."""
+    size = tensor.shape.num_elements()
+    return size is None or size > 2**14
 
 
 def _is_narrow(tensor):

@@ -225,9 +225,9 @@ def test_a_token_twice_in_a_batch_has_one_gradient_under_a_scaled_loss(around, d
 def test_trains_as_keras_does(options):
     def train(kind):
         keras.utils.set_random_seed(0)
-        model = keras.Sequential(
-            [keras.Input((4,)), keras.layers.Embedding(9, 6), keras.layers.Dense(2)]
-        )
+        # A table that is clipped in a branch, and two weights that are too small.
+        table = keras.layers.Embedding(3000, 6)
+        model = keras.Sequential([keras.Input((4,)), table, keras.layers.Dense(2)])
         rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
         optimizer = kind(rate, **options)
         # Keras's is a reference alone; the others' options change numbers alone.
@@ -252,8 +252,10 @@ def test_trains_as_keras_does(options):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_gradient_that_is_not_finite_shows_in_every_weight(bad):
-    variables = [keras.Variable(np.ones(2, "float32")) for _ in range(2)]
-    gradients = [np.array([bad, 1.0], "float32"), np.ones(2, "float32")]
+    sizes = (2, 3, 20_000)
+    variables = [keras.Variable(np.ones(size, "float32")) for size in sizes]
+    gradients = [np.ones(size, "float32") for size in sizes]
+    gradients[0][0] = bad
     gradients = [keras.ops.convert_to_tensor(gradient) for gradient in gradients]
     Adam(0.1, global_clipnorm=1.0).apply(gradients, variables)
     for variable in variables:
