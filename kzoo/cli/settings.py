@@ -1,5 +1,6 @@
 """The recipe that the options of `kzoo train` describe."""
 
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -95,12 +96,12 @@ def as_options(message):
 def _check(options):
     """Refuses what no recipe would."""
     size, kind = options["size"], options["tokenizer"]
-    if size not in SIZES and not Path(size).is_file():
+    if size not in SIZES and not os.path.isfile(size):
         raise Failure(
             f"--size: expected one of {', '.join(SIZES)}, or a JSON file of a "
             f"config. Received: {size!r}, which is no file."
         )
-    if kind and kind not in _kinds() and not Path(kind).is_dir():
+    if kind and kind not in _kinds() and not os.path.isdir(kind):
         raise Failure(
             f"--tokenizer: expected one of {', '.join(_kinds())}, or a folder that "
             f"holds a tokenizer. Received: {kind!r}."
@@ -113,7 +114,7 @@ def _check(options):
     if len(given) > 1:
         raise Failure(f"Give one of {' and '.join(given)}, not both.")
     folder, sources = options["folder"], options["data"]
-    files = [name for name in sources if (folder / name).is_file()]
+    files = [name for name in sources if os.path.isfile(folder / name)]
     for name, default in (("validation_split", None), ("split", "train")):
         if files and options[name] != default:
             raise Failure(
@@ -172,7 +173,7 @@ def _data(options):
     if options["validation"]:
         _check_differ(options["folder"], sources, options["validation"])
         files = options["validation"]
-        has_splits = is_tfds(files[0]) or (options["folder"] / files[0]).is_dir()
+        has_splits = is_tfds(files[0]) or os.path.isdir(options["folder"] / files[0])
         values["validation"] = {
             "files": files,
             "split": split if has_splits else "train",  # of a file all is read
@@ -199,10 +200,10 @@ def _check_differ(folder, sources, validation):
         name: name if is_tfds(name) else (folder / name).resolve() for name in names
     }
     paths = [path for path in files.values() if isinstance(path, Path)]
-    if not all(path.exists() for path in paths):
+    if not all(map(os.path.exists, paths)):
         return  # it will be named
     if {files[name] for name in sources} == {files[name] for name in validation}:
-        splits = all(path.is_dir() for path in paths)
+        splits = all(map(os.path.isdir, paths))
         raise Failure(
             f"--validation {' '.join(validation)} is what the model learns from. Give "
             f"{'--validation-split for another part, ' * splits}--validation-share to "

@@ -1,6 +1,7 @@
 """`kzoo train`."""
 
 import functools
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -203,7 +204,7 @@ def _recipe_file(options, context):
     path = Path(first) if first.endswith(".toml") else None
     # The folder of a training that was stopped may have the recipe's name.
     written = Path(first).resolve() == options["out_path"].resolve()
-    if path is None and (written or not Path(first).exists()):
+    if path is None and (written or not os.path.exists(first)):
         path = shipped().get(first)
     if path is None:
         return None

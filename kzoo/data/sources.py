@@ -65,7 +65,7 @@ def load_pairs(
     if not isinstance(source, (str, os.PathLike)):
         check_no_split(source, split)
         return _read_parallel(source, columns)
-    if not is_tfds(source) and Path(source).is_dir():
+    if not is_tfds(source) and os.path.isdir(source):
         languages = _check_columns(columns, str, "languages, as in ('en', 'de')")
         return _read_folder(Path(source), languages, split)
     return load_rows(source, columns=columns, split=split, extra_columns=extra_columns)
@@ -142,7 +142,7 @@ def load_texts(
         texts = [text for (text,) in rows]
         return ["\n".join(texts)] if whole else texts
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise DataError(
             f"{path} is a folder; load_texts reads a file. For a folder of "
             "<language>.<split>.txt files use load_pairs."
@@ -383,11 +383,15 @@ def _check_line(line, path, number):
 
 def _read_text(path):
     try:
-        return decoded(path.read_bytes(), path)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    except (OSError, ValueError) as error:  # the latter of a name with a NUL
+        why = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"{str(path)!r:.200} cannot be read: {why}. Expected the name of a file."
+        ) from error
+    return decoded(content, path)
 
 
 def decoded(content, where):

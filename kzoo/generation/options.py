@@ -98,7 +98,7 @@ class SearchOptions:
             or ids; or a list of them, one a prompt. With beams, what is forced counts
             as certain: log p 0.
         forced_tokens: dict from a token's place, 0 the first, -1 the last one that
-            `max_new_tokens` leaves, to its id.
+            `max_new_tokens` leaves, to its id. Where others name that place, -1 wins.
         stop_tokens: ids, or strings of one token each, that end a result, too.
         stop: a string or several; a result ends with the token that completes one, and
             its text is cut before it.
@@ -356,7 +356,8 @@ class SearchOptions:
                     "forced_prefix must be one for all, or one for each of "
                     f"{len(limits)} prompts. Received: {len(rows)}."
                 )
-        for place, token in (self.forced_tokens or {}).items():
+        forced = (self.forced_tokens or {}).items()
+        for place, token in sorted(forced, key=lambda one: one[0] == -1):
             if not is_integer(place) or place < -1:
                 raise ValueError(
                     "forced_tokens must map places, 0 the first, -1 the last, to ids. "

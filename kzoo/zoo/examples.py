@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -42,12 +43,12 @@ def read_training(recipe, folder):
         DataError: a file is missing, with what was expected of it, or cannot be right;
             or too few examples to hold any out.
     """
-    train = _part(recipe, folder, "train")
+    parts = _parts(recipe, folder)  # read once: the file may be a pipe
     if recipe.data.validation is not None:
-        return train, _read(recipe, folder, "validation", recipe.data.validation)
-    if (recipe.data.hold_out or HoldOut()).validation:
-        return train, _part(recipe, folder, "validation")
-    return train, None
+        own = _read(recipe, folder, "validation", recipe.data.validation)
+        return parts["train"], own
+    validation = (recipe.data.hold_out or HoldOut()).validation
+    return parts["train"], parts["validation"] if validation else None
 
 
 def read_test(recipe, folder, name):
@@ -67,7 +68,7 @@ def read_test(recipe, folder, name):
         return _read(recipe, folder, name, recipe.data.test[name])
     if name == "validation" and recipe.data.validation is not None:
         return _read(recipe, folder, name, recipe.data.validation)
-    return _part(recipe, folder, name)
+    return _parts(recipe, folder)[name]
 
 
 def inputs_and_targets(recipe, examples):
@@ -170,12 +171,12 @@ def fingerprint(*parts):
     return digest.hexdigest()
 
 
-def _part(recipe, folder, part):
-    """Of the training file what is neither, or is one, of the held-out parts."""
+def _parts(recipe, folder):
+    """dict of the training file's parts: what is held out, and `"train"`, the rest."""
     examples = _read(recipe, folder, "train", recipe.data.train)
     out = recipe.data.hold_out
     if out is None:
-        return examples
+        return {"train": examples}
     whole = examples[0] if recipe.data.is_running else examples
     shares = {"validation": out.validation, "test": out.test}
     most = len(whole) if out.at_most is None else out.at_most
@@ -212,8 +213,8 @@ def _part(recipe, folder, part):
                 f"{sum(shares.values()):.0%} of them: none is left for {name}. Name "
                 "files instead, or hold out none: a share of 0."
             )
-    found = parts[part]
-    return [found] if recipe.data.is_running else found
+    running = recipe.data.is_running
+    return {name: [part] if running else part for name, part in parts.items()}
 
 
 def _read(recipe, folder, part, source):
@@ -222,7 +223,7 @@ def _read(recipe, folder, part, source):
         file if is_tfds(file) else str(Path(folder) / file) for file in source.files
     ]
     for file, given in zip(files, source.files, strict=True):
-        if not is_tfds(file) and not Path(file).exists():
+        if not is_tfds(file) and not os.path.exists(file):
             raise DataError(_missing(recipe, folder, part, file, given))
     if data.format == "tagged":
         check_no_split(files[0], source.split)

@@ -227,6 +227,7 @@ def test_bad_input_is_refused_before_anything_is_made(
 
     assert "line 4: expected" in line(broken, *new)
     assert "missing.tsv does not exist" in line(tmp_path / "missing.tsv", *new)
+    assert "aaa does not exist" in line("a" * 300, *new)
     assert "write tfds:" in line("multi30k", *new)
     assert "two parallel files. Received: 3" in line(pairs, pairs, pairs, *new)
     assert "one of tiny, mini" in line(pairs, *new, "--size", "huge")

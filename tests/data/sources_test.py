@@ -357,6 +357,10 @@ def test_tagged_words_are_read_strictly(tmp_path):
         load_tagged(write(tmp_path / "e.tsv", "# nothing\n\n"))
     with pytest.raises(DataError, match="nowhere.tsv does not exist"):
         load_tagged(tmp_path / "nowhere.tsv")
+    for load in (load_pairs, load_texts, load_tagged):  # texts for a file
+        for name, why in (("a" * 300, "too long"), ("a\0b", "null byte")):
+            with pytest.raises(DataError, match=f"{why}. Expected the name of a file"):
+                load(name)
     with pytest.raises(DataError, match="line 1: .*a carriage return inside one"):
         load_tagged(write(tmp_path / "mac.tsv", b"a\tX\rb\tY\r\rc\tZ\r"))
     with pytest.raises(DataError, match="line 3: .*a byte order mark at most"):

@@ -289,6 +289,9 @@ def test_a_forced_prefix_begins_every_result(model):
         assert all(map(str.startswith, texts, own))
         ids = ids_of(model, forced_tokens={1: 5}, min_new_tokens=2, **given)
         assert {row[1] for row in ids} == {5}
+    for both in ({-1: 5, 1: 6}, {1: 6, -1: 5}):  # in either order
+        ids = ids_of(model, forced_tokens=both, max_new_tokens=2)
+        assert {row[1] for row in ids} == {5}
 
 
 @pytest.mark.usefixtures("eager")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import os
 import subprocess
 import sys
 import tomllib
@@ -42,6 +43,23 @@ def test_no_english_sentence_is_in_two_parts(tmp_path):
         [0.5, 0.2, 0.3], abs=0.08
     )
     assert read_test(recipe, tmp_path, "validation") == parts[1]
+
+
+def test_a_pipe_which_can_be_read_once_is_enough_to_hold_examples_out():
+    end, begin = os.pipe()
+    with open(begin, "w") as file:
+        file.writelines(f"english {i}\tspanish {i}\n" for i in range(100))
+    data = {
+        "train": Source(files=(f"/dev/fd/{end}",)),
+        "hold_out": HoldOut(validation=0.2, test=0.1),
+    }
+    recipe = recipe_of("spa-eng-en-es", data=data)
+    try:
+        train, validation = read_training(recipe, ".")
+    finally:
+        os.close(end)
+    assert len(train) + len(validation) < 100
+    assert len(train) > 3 * len(validation) > 15
 
 
 def test_a_text_of_which_replace_leaves_nothing_is_named(tmp_path):
