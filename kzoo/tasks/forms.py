@@ -9,13 +9,14 @@ import numpy as np
 def is_text(x):
     """Whether `x` is a list (or array) of strings, or of lists or tuples of them."""
     if isinstance(x, np.ndarray):
-        return x.dtype.kind in "US" or (x.dtype == object and is_text(x.tolist()))
+        return x.dtype.kind == "U" or (x.dtype == object and is_text(x.tolist()))
     if not isinstance(x, (list, tuple)) or not len(x):
         return False
-    # An empty list may stand for a sentence without words.
-    parts = (part for part in x if not isinstance(part, (list, tuple)) or part)
-    first = next(parts, None)
-    first = first[0] if isinstance(first, (list, tuple)) else first
+    # An empty list may stand for a sentence without words; what is missing between
+    # texts is named by the tokenizer.
+    first = next((part for part in x if not _is_missing(part, empty=True)), None)
+    if isinstance(first, (list, tuple)):
+        first = next((part for part in first if not _is_missing(part)), None)
     return isinstance(first, str)
 
 
@@ -28,8 +29,8 @@ def as_list(x):
         return _decoded(x.to_list() if hasattr(x, "to_list") else x.numpy())
     if hasattr(x, "to_pylist") and not hasattr(x, "columns"):  # a column of Arrow's
         return x.to_pylist()
-    if isinstance(x, np.ndarray) and x.dtype.kind == "T":  # numpy's own strings
-        return x.tolist()
+    if isinstance(x, np.ndarray) and x.dtype.kind in "ST":  # numpy's own strings
+        return x.tolist() if x.dtype.kind == "T" else _decoded(x.tolist())
     if (
         isinstance(x, (str, collections.abc.Mapping))
         or not (hasattr(x, "__len__") and hasattr(x, "__getitem__"))
@@ -47,8 +48,12 @@ def as_list(x):
     return [_cell(each) for each in x]
 
 
-def _is_missing(cell):
-    return cell is None or isinstance(cell, float) and cell != cell
+def _is_missing(cell, empty=False):
+    """Whether a cell of a table is missing, or with `empty` a list of nothing."""
+    if isinstance(cell, (list, tuple)):
+        return empty and not cell
+    nan = isinstance(cell, float) and cell != cell
+    return nan or cell is None or type(cell).__name__ == "NAType"  # pandas's
 
 
 def _cell(cell):

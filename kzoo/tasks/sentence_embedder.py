@@ -147,9 +147,9 @@ class SentenceEmbedder(EncoderTask):
         if isinstance(x[0], str) and y is None:
             return self.encode_texts(x)
         allowed = (2,) if y is not None else (2, 3)
-        for i, example in enumerate(x):
-            texts = 1 if isinstance(example, str) else len(example)
-            if texts not in allowed or texts != len(x[0]):
+        counts = [len(each) if isinstance(each, (list, tuple)) else 1 for each in x]
+        for i, (count, example) in enumerate(zip(counts, x, strict=True)):
+            if count not in allowed or count != counts[0]:
                 raise ValueError(
                     f"{self.name} learns from pairs of texts with a score, or from "
                     "pairs or triples without, all alike. "

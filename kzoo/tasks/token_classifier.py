@@ -7,6 +7,7 @@ from kzoo.tasks.encoder_task import PredictionTask, softmax
 from kzoo.tasks.forms import as_list, is_text
 from kzoo.tasks.text_classifier import check_labels, encode_labels
 from kzoo.tasks.windows import windows
+from kzoo.tokenizers.texts import describe
 from kzoo.training.scores import entity_scores
 
 
@@ -113,7 +114,7 @@ class TokenClassifier(PredictionTask):
             ValueError: a sentence without words, another number of labels than words,
                 or an unknown label; the sentence is named.
         """
-        sentences = [split_words(sentence) for sentence in x]
+        sentences = split_words(x)
         features, owned = self._encode_sentences(sentences)
         if y is not None:
             self._check_targets(x, y)
@@ -129,7 +130,7 @@ class TokenClassifier(PredictionTask):
         return features
 
     def _examples_of_rows(self, x, y):
-        _, owned = self._encode_sentences([split_words(sentence) for sentence in x])
+        _, owned = self._encode_sentences(split_words(x))
         return [number for number, *_ in owned]
 
     def _encode_labels(self, number, words, labels):
@@ -177,7 +178,7 @@ class TokenClassifier(PredictionTask):
     # Predictions.
 
     def _predict_texts(self, x, **options):
-        sentences = [split_words(sentence) for sentence in x]
+        sentences = split_words(x)
         features, owned = self._encode_sentences(sentences)
         rows = self.run(features, **options)
         results = [[] for _ in sentences]
@@ -226,7 +227,7 @@ class TokenClassifier(PredictionTask):
             begin with "B-" and "I-" also `precision`, `recall` and `f1`, see
             `kzoo.training.scores.entity_scores`.
         """
-        sentences = [split_words(sentence) for sentence in x]
+        sentences = split_words(x)
         self._check_targets(x, y)
         expected = [
             self._encode_labels(number, words, labels)
@@ -245,9 +246,19 @@ class TokenClassifier(PredictionTask):
         return scores
 
 
-def split_words(sentence):
-    """The words of a sentence: a list of them, or a string split at white space."""
-    return sentence.split() if isinstance(sentence, str) else list(sentence)
+def split_words(sentences):
+    """The words of each sentence: a list of them, or a string split at white space.
+
+    Raises:
+        TypeError: a sentence is neither, as one that is missing.
+    """
+    for index, sentence in enumerate(sentences):
+        if not hasattr(sentence, "__iter__"):
+            raise TypeError(
+                "Expected sentences, each a list of words or a string. "
+                f"Received: {describe(sentence)} at index {index}."
+            )
+    return [s.split() if isinstance(s, str) else list(s) for s in sentences]
 
 
 def shortened(value, length=60):

@@ -66,8 +66,8 @@ def _classes(task, given, **options):
 def _labels(task, given, **options):
     labels = task.tag(given, **options)
     return [
-        " ".join(f"{word}/{label}" for word, label in zip(split_words(text), row))
-        for text, row in zip(given, labels)
+        " ".join(f"{word}/{label}" for word, label in zip(words, row))
+        for words, row in zip(split_words(given), labels)
     ]
 
 

@@ -76,13 +76,14 @@ def test_columns_are_lists():
 
 @pytest.mark.parametrize(
     "name",
-    ["numpy", pytest.param("pyarrow", marks=pytest.mark.tensorflow)],  # TFDS needs it
+    ["numpy", "bytes", pytest.param("pyarrow", marks=pytest.mark.tensorflow)],  # TFDS's
 )
 def test_strings_of_other_libraries_are_lists(name):
     if name == "pyarrow":
         from pyarrow import array as column
     else:
-        column = functools.partial(np.array, dtype=np.dtypes.StringDType())
+        kind = "S" if name == "bytes" else np.dtypes.StringDType()
+        column = functools.partial(np.array, dtype=kind)
     model, texts = refusing(classifier), column(TEXTS)
     expected = model.evaluate(TEXTS, NAMES, verbose=0)
     assert model.evaluate(texts, column(NAMES), verbose=0) == expected
@@ -99,6 +100,16 @@ def test_strings_of_other_libraries_are_lists(name):
     assert scorer.rank("ab", texts) == scorer.rank("ab", TEXTS)
     with pytest.raises(ValueError, match="list of strings.* a ndarray of bytes"):
         model.classify(np.array([b"ab", b"cd"], object))
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("column", [list, Column])
+def test_a_missing_text_is_named_with_its_place(column, place, missing):
+    texts = [missing if i == place else text for i, text in enumerate(TEXTS)]
+    message = f"list of strings. Received: {missing} .* at index {place}"
+    with pytest.raises(TypeError, match=message):
+        classifier().evaluate(column(texts), NAMES, verbose=0)
 
 
 @pytest.mark.parametrize("column", [list, Column])
@@ -215,8 +226,10 @@ def test_cells_that_are_arrays_are_lists():
     ):
         assert model.tag(column(sentences)) == right
         assert model.evaluate(column(sentences), column(tags), verbose=0) == expected
-    with pytest.raises(ValueError, match="reads sentences"):  # as one behind it is
-        model.tag(Column([None, *sentences]))
+    for place in (0, 1):
+        rows = [*sentences[:place], None, *sentences[place:]]
+        with pytest.raises(TypeError, match=f"of type NoneType at index {place}"):
+            model.tag(Column(rows))
 
 
 @pytest.mark.tensorflow
