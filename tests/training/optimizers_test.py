@@ -250,6 +250,22 @@ def test_trains_as_keras_does(options):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.tensorflow
+def test_what_all_variables_share_is_traced_once():
+    import tensorflow as tf
+
+    def size(count):
+        variables = [keras.Variable(np.ones(3, "float32")) for _ in range(count)]
+        optimizer = Adam(0.1, global_clipnorm=1.0)
+        optimizer.build(variables)
+        step = tf.function(lambda *gradients: optimizer.apply(gradients))
+        specs = [tf.TensorSpec((3,), "float32")] * count
+        return len(step.get_concrete_function(*specs).graph.get_operations())
+
+    # The gradient, the variable and its two averages, the norm, the clipping, the step.
+    assert (size(12) - size(2)) / 10 <= 8
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_gradient_that_is_not_finite_shows_in_every_weight(bad):
     sizes = (2, 3, 20_000)
