@@ -30,7 +30,9 @@ from tests.words import (
 
 
 def test_a_translator_learns_to_copy_strings():
-    model = compiled(seq2seq(), keras.optimizers.Adam(0.01))
+    # At a rate that does not fall the last losses jump, on some processors above 0.1.
+    rate = keras.optimizers.schedules.CosineDecay(0.01, 40 * len(WORDS) // 16)
+    model = compiled(seq2seq(), keras.optimizers.Adam(rate))
     history = model.fit(WORDS, WORDS, batch_size=16, epochs=40, verbose=0)
     assert history.history["loss"][0] > 1.0
     assert history.history["loss"][-1] < 0.1, history.history["loss"]
