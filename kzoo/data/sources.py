@@ -7,6 +7,7 @@ inside sentences of real corpora (U+0085, U+2028, form feed) and so shifts two
 parallel files against each other.
 """
 
+import errno
 import gzip
 import itertools
 import numbers
@@ -388,9 +389,9 @@ def _read_text(path):
         raise DataError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:  # the latter of a name with a NUL
         why = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"{str(path)!r:.200} cannot be read: {why}. Expected the name of a file."
-        ) from error
+        no_name = isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG
+        hint = " Expected the name of a file." if no_name else ""
+        raise DataError(f"{str(path)!r} cannot be read: {why}.{hint}") from error
     return decoded(content, path)
 
 

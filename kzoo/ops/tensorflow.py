@@ -69,7 +69,7 @@ def dropout(x, rate, seed):
 
 @functools.cache
 def _kept(rate, dtype):
-    """What `dropout` multiplies by: small graphs, which a step's calls, not repeats."""
+    """What `dropout` multiplies by: a small graph that a step calls, kept for good."""
     import tensorflow as tf
 
     @functools.partial(tf.function, autograph=False)

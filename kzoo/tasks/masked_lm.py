@@ -250,7 +250,7 @@ class MaskedLM(EncoderTask):
         return super()._is_raw(x, y) or (y is None and isinstance(x, dict))
 
     def _features(self, x, y, *others):
-        if not any(len(text) for text in (x if is_text(x) else ["ids"])):
+        if all(isinstance(t, str) and not t for t in (x if is_text(x) else ["ids"])):
             raise ValueError(
                 f"{self.name} needs a text that is not empty. Received: {len(x)} empty "
                 "ones."

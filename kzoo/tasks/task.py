@@ -90,7 +90,7 @@ class Task(Compiles, FineTunes, Saves, Model):
             size, architecture or cls.architectures[0], vocabulary_size, **changes
         )
         for name, id in special_ids(tokenizer, smallest_table(config)).items():
-            if changes.get(name, id) != id:
+            if changes.get(name) not in (None, id):
                 raise ValueError(
                     f"{name} is the tokenizer's, {id}. Leave it out, or take a "
                     f"tokenizer that has another. Received: {changes[name]!r}."

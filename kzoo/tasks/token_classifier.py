@@ -111,6 +111,7 @@ class TokenClassifier(PredictionTask):
             segments. A sentence of several windows has as many rows.
 
         Raises:
+            TypeError: a sentence or a word is missing.
             ValueError: a sentence without words, another number of labels than words,
                 or an unknown label; the sentence is named.
         """
@@ -250,15 +251,22 @@ def split_words(sentences):
     """The words of each sentence: a list of them, or a string split at white space.
 
     Raises:
-        TypeError: a sentence is neither, as one that is missing.
+        TypeError: a sentence or a word is neither, as one that is missing.
     """
+    found = []
     for index, sentence in enumerate(sentences):
-        if not hasattr(sentence, "__iter__"):
-            raise TypeError(
-                "Expected sentences, each a list of words or a string. "
-                f"Received: {describe(sentence)} at index {index}."
-            )
-    return [s.split() if isinstance(s, str) else list(s) for s in sentences]
+        words = sentence.split() if isinstance(sentence, str) else sentence
+        listed = hasattr(words, "__iter__")
+        words = list(words) if listed else [words]
+        for place, word in enumerate(words):
+            if not isinstance(word, str):
+                where = f"as word {place} of the sentence " if listed else ""
+                raise TypeError(
+                    "Expected sentences, each a list of words or a string. "
+                    f"Received: {describe(word)} {where}at index {index}."
+                )
+        found.append(words)
+    return found
 
 
 def shortened(value, length=60):

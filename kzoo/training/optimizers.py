@@ -134,7 +134,7 @@ class Adam(keras.optimizers.Adam):
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         """Keras's hook: what is the same for all variables is computed once."""
-        if self.amsgrad or not _on_plain_tensorflow():
+        if self.amsgrad or not self._is_plain():
             super()._backend_update_step(grads, trainable_variables, learning_rate)
             return
         import tensorflow as tf
@@ -143,11 +143,11 @@ class Adam(keras.optimizers.Adam):
             tf.cast(x, "float32") for x in (self.iterations + 1, learning_rate)
         )
         shared = dict(
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            beta1=tf.constant(self.beta_1),
-            beta2=tf.constant(self.beta_2),
-            epsilon=tf.constant(self.epsilon),
+            beta1_power=float(self.beta_1) ** step,
+            beta2_power=float(self.beta_2) ** step,
+            beta1=tf.constant(self.beta_1, "float32"),
+            beta2=tf.constant(self.beta_2, "float32"),
+            epsilon=tf.constant(self.epsilon, "float32"),
         )
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if variable.dtype != "float32":
@@ -163,6 +163,15 @@ class Adam(keras.optimizers.Adam):
                 grad=_dense(gradient),
                 **shared,
             )
+
+    def _is_plain(self):
+        """Whether a step is the kernel's: no strategy's, and no subclass's own."""
+        if type(self).update_step is not Adam.update_step or not _on_plain_tensorflow():
+            return False
+        import tensorflow as tf
+
+        # That in which it was made, whose variables have replicas outside it, too.
+        return self._distribution_strategy is tf.distribute.get_strategy()
 
     def _step_in_float32(self, gradient, variable, learning_rate):
         """Keras's step, of a variable of 16 bits."""
@@ -203,7 +212,7 @@ class Adam(keras.optimizers.Adam):
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def _clip_gradients(self, grads):
-        """Keras's hook; a norm within `global_clipnorm` costs one reading pass."""
+        """Keras's hook; large ones within `global_clipnorm` are read once."""
         if not (self.clipnorm or self.clipvalue or self.global_clipnorm):
             return grads
         grads = [_dense(gradient) for gradient in grads]

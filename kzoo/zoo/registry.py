@@ -9,6 +9,7 @@ here needs Keras, so that the command answers at once; `kzoo.zoo.saving` writes 
 import dataclasses
 import difflib
 import json
+import os
 import re
 import tomllib
 from pathlib import Path, PurePosixPath
@@ -171,9 +172,9 @@ def located(source):
     Raises:
         FileNotFoundError: neither a folder, nor a preset, nor an address of the Hub.
     """
-    name = str(source)
+    name = os.fspath(source) if isinstance(source, os.PathLike) else str(source)
     # An empty name would be the folder that one works in.
-    if name.startswith("hf://") or (name and Path(name).is_dir()):
+    if name.startswith("hf://") or (name and os.path.isdir(name)):
         return source
     names = preset_names()
     if name in names:

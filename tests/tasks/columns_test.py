@@ -110,6 +110,10 @@ def test_a_missing_text_is_named_with_its_place(column, place, missing):
     message = f"list of strings. Received: {missing} .* at index {place}"
     with pytest.raises(TypeError, match=message):
         classifier().evaluate(column(texts), NAMES, verbose=0)
+    masked = kzoo.FastTokenizer.train(TEXTS, 40, algorithm="character", mask_token=True)
+    for task in (causal(), kzoo.MaskedLM.from_size("tiny", masked, **SMALL)):
+        with pytest.raises(TypeError, match=message):
+            compiled(task, eager=True).fit(column(texts), verbose=0)
 
 
 @pytest.mark.parametrize("column", [list, Column])
@@ -230,6 +234,10 @@ def test_cells_that_are_arrays_are_lists():
         rows = [*sentences[:place], None, *sentences[place:]]
         with pytest.raises(TypeError, match=f"of type NoneType at index {place}"):
             model.tag(Column(rows))
+    with pytest.raises(
+        TypeError, match="NoneType as word 0 of the sentence at index 1"
+    ):
+        model.tag([["ab"], [None, "cd"]])
 
 
 @pytest.mark.tensorflow

@@ -245,7 +245,9 @@ def test_what_does_not_fit_is_named():
         task(labels=None)
     with pytest.raises(ValueError, match="at least 3. Received: 2"):
         task(positions="learned", max_sequence_length=2)
-    with pytest.raises(TypeError, match="7 of type int at index 1"):
+    with pytest.raises(
+        TypeError, match="7 of type int as word 1 of the sentence at index 0"
+    ):
         model.predict([["a", 7]])
 
 

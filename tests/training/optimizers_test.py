@@ -1,6 +1,7 @@
 """Adam against its definition in float64, and against Keras's."""
 
 import contextlib
+from unittest import mock
 
 import keras
 import numpy as np
@@ -248,6 +249,44 @@ def test_trains_as_keras_does(options):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
     for own, other in zip(optimizer.variables, keras_optimizer.variables, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [dict(beta_1=0), dict(epsilon=1), "numpy"])
+def test_numbers_of_any_kind_are_taken(options):
+    if options == "numpy":
+        options = dict(beta_1=np.float64(0.8), beta_2=np.float64(0.9))
+    found = []
+    for kind in (Adam, keras.optimizers.Adam):
+        variable = keras.Variable(np.ones(3, "float32"))
+        for _ in range(2):
+            optimizer = kind(0.1, **options)
+            optimizer.apply([keras.ops.ones((3,))], [variable])
+        found.append(keras.ops.convert_to_numpy(variable))
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_subclass_s_own_step_is_taken():
+    class Still(Adam):
+        def update_step(self, gradient, variable, learning_rate):
+            pass
+
+    variable = keras.Variable(np.ones(3, "float32"))
+    Still(0.1).apply([keras.ops.ones((3,))], [variable])
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), 1.0)
+
+
+@pytest.mark.tensorflow
+def test_an_optimizer_of_a_strategy_steps_outside_of_it_as_that_does(monkeypatch):
+    import tensorflow as tf
+
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        variable = keras.Variable(np.ones(3, "float32"))
+        optimizer = Adam(0.1)
+        optimizer.build([variable])
+    kernel = mock.Mock(side_effect=AssertionError("this is of one replica alone"))
+    monkeypatch.setattr(tf.raw_ops, "ResourceApplyAdam", kernel)
+    optimizer.apply([tf.ones((3,))])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), 0.9, rtol=1e-5)
 
 
 @pytest.mark.tensorflow

@@ -236,6 +236,7 @@ def test_a_folder_wins_over_a_preset_of_its_name(shipped, tmp_path, monkeypatch)
         ("runs/unknown", "preset: moods, tiny-writer."),
         ("", "preset: moods, tiny-writer."),
         (None, "preset: moods, tiny-writer."),
+        ("a" * 300, "preset: moods, tiny-writer."),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(shipped, name, said):
