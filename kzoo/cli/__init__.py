@@ -5,7 +5,6 @@ that `kzoo --help` answers at once.
 """
 
 import os
-import signal
 import sys
 from typing import Annotated
 
@@ -91,11 +90,7 @@ def _write_any_text():
 def main():
     """What the console script runs."""
     _write_any_text()
-    # The end of a service or a terminal, too, leaves nothing half-written behind.
-    for name in ("SIGTERM", "SIGHUP"):  # Windows has the first alone
-        kind = getattr(signal, name, None)
-        if kind and signal.getsignal(kind) is signal.SIG_DFL:
-            signal.signal(kind, lambda number, frame: sys.exit(128 + number))
+    console.end_on_signals()
     try:
         console.one_line_errors(app)(prog_name="kzoo")  # its help is written, too
     except typer.Exit as end:

@@ -1,9 +1,10 @@
-"""What the commands share: two consoles, one-line errors, progress, quiet backends.
+"""What the commands share: consoles, one-line errors, signals, progress, backends.
 
 Results go to standard output; progress, notes and errors go to standard error, so that
 a pipe gets results alone.
 """
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -11,6 +12,7 @@ import functools
 import os
 import re
 import shlex
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -45,6 +47,10 @@ _KEPT = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+# The number of the signal that has told the process to end.
+_told = None
 
 
 class Failure(Exception):
@@ -163,6 +169,44 @@ def _message(error):
     return " ".join(str(error).split())
 
 
+def end_on_signals():
+    """Has signals end the process by an exception, so that nothing stays half-written.
+
+    One that is ignored, or handled by who runs the process, stays so.
+    """
+    own = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL}
+    for name, former in {**own, "SIGHUP": signal.SIG_DFL}.items():
+        kind = getattr(signal, name, None)  # Windows has no SIGHUP
+        if kind and signal.getsignal(kind) is former:
+            signal.signal(kind, _end)
+
+
+def _end(number, frame):
+    global _told
+    _told = number
+    check_signals()
+
+
+def check_signals():
+    """Raises anew what a signal raised: Keras swallows all while it reads a loss."""
+    if _told == signal.SIGINT:
+        raise KeyboardInterrupt
+    if _told is not None:
+        sys.exit(128 + _told)
+
+
+def _leave():
+    """Ends a process that a signal has ended before JAX ends itself.
+
+    It may still compile, in threads that crash when what they work for is gone.
+    """
+    if _told is not None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(128 + _told)
+
+
 def _say(message):
     err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
@@ -214,6 +258,8 @@ def load_keras(trains=False):
     with _python_s_stderr_only(), progress("Starting Keras"):
         import keras
 
+    atexit.unregister(_leave)
+    atexit.register(_leave)  # what is registered last runs first
     return keras
 
 

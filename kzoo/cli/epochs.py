@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kzoo.cli.console import err
+from kzoo.cli.console import check_signals, err
 
 # Reading the loss waits for the device, so not at every batch.
 _SECONDS_BETWEEN_LOSSES = 0.5
@@ -62,6 +62,7 @@ class EpochLines(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Moves the bar."""
+        check_signals()
         fields = {}
         now = time.perf_counter()
         if err.is_terminal and now - self._shown > _SECONDS_BETWEEN_LOSSES:

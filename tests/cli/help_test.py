@@ -92,12 +92,20 @@ def test_results_are_utf_8_in_every_locale(encoding, code, out, err):
     assert result.returncode == code
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+# Whatever runs the tests may have ignored them.
+_AS_ALWAYS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path, name):
     kind = signal.Signals[name]
     code = (
-        "import os, pathlib, signal, sys, time\n"
-        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"  # whatever runs the tests
+        f"{_AS_ALWAYS}import os, pathlib, time\n"
         "from kzoo import cli, files\n"
         "@cli.app.command()\n"
         "def held(path: pathlib.Path):\n"
@@ -111,6 +119,26 @@ def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path, name):
     command = [sys.executable, "-c", code, "held", path]
     assert subprocess.run(command, check=False).returncode == 128 + kind
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("SIGINT", "Error: Interrupted.\n"), ("SIGTERM", "")]
+)
+def test_a_signal_that_a_library_swallows_ends_the_process_at_the_next_step(name, said):
+    code = (
+        f"{_AS_ALWAYS}from kzoo import cli\n"
+        "@cli.app.command()\n"
+        "@cli.console.one_line_errors\n"
+        "def swallowed():\n"
+        "    try:\n"
+        f"        signal.raise_signal(signal.{name})\n"
+        "    except:\n"
+        "        cli.console.check_signals()\n"
+        "cli.main()"
+    )
+    command = [sys.executable, "-c", code, "swallowed"]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (128 + signal.Signals[name], said)
 
 
 def test_a_signal_that_is_ignored_stays_so():

@@ -1,6 +1,7 @@
 """train: from a file to a model; stopped and run again, the same model."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -107,6 +108,30 @@ def test_a_stopped_training_that_is_run_again_gives_the_same_model(
     pairs.write_text("other\ttext\n" * 40)
     changed = run(*parts)
     assert "the texts of DATA" in changed.stderr
+
+
+def test_a_signal_ends_a_training_and_not_python(pairs, small, tmp_path):
+    """At whose end the threads of JAX crash where they compile."""
+    code = (
+        "import atexit, os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "atexit.register(os.abort)\n"
+        "from kzoo.cli import main; main()"
+    )
+    arguments = ("train", pairs, "--size", small("encoder_decoder"), *QUICK)
+    arguments += ("--out", tmp_path / "model", "--epochs", "100000")
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not process.stderr.readline().startswith("epoch 2/"):
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
+    done = len(json.loads((tmp_path / "model" / "history.json").read_text()))
+    assert said.splitlines()[-1].startswith(f"Error: Stopped after {done} whole epoch")
+    assert process.returncode == 130
 
 
 @pytest.mark.usefixtures("eager")
