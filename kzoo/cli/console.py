@@ -233,6 +233,7 @@ def progress(description, total=None):
     Yields:
         function (steps=1) that moves the bar on.
     """
+    check_signals()
     columns = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:
         columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]

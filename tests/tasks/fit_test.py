@@ -162,7 +162,8 @@ def test_no_step_is_taken_where_a_pipeline_of_unknown_length_ends(rounds):
 
     kind = {"token_ids": tf.TensorSpec((None, ids.shape[1]), "int32")}
     pipeline = tf.data.Dataset.from_generator(batches, output_signature=kind)
-    given = dict(weight_decay=0.5, gradient_accumulation_steps=rounds)
+    # A small epsilon makes steps of rounding, where a gradient is zero but for that.
+    given = dict(weight_decay=0.5, epsilon=1e-3, gradient_accumulation_steps=rounds)
     models = []
     for data in (pipeline, {"token_ids": ids}):
         keras.utils.set_random_seed(0)
@@ -173,7 +174,7 @@ def test_no_step_is_taken_where_a_pipeline_of_unknown_length_ends(rounds):
     one, two = models
     assert int(one.optimizer.iterations) == 12 // (rounds or 1)
     for a, b in zip(one.get_weights(), two.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.tensorflow
