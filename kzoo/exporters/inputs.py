@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -131,7 +131,7 @@ class _Row:
 
 def _rows(task, inputs, text):
     """The rows in the order of the inputs, and whether any text was cut."""
-    if isinstance(inputs, str):
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
         raise ValueError(f"Expected a list of inputs. Received: {inputs!r}.")
     if not isinstance(inputs, Mapping):
         inputs = {f"input {i}": example for i, example in enumerate(inputs)}

@@ -9,6 +9,7 @@ import numpy as np
 
 import kzoo
 from kzoo.exporters.errors import ANOTHER, ExportError
+from kzoo.exporters.quantize import MODES
 from kzoo.ops.onnx_file import graph_proto, node_proto
 from kzoo.ops.onnx_graph import to_numpy
 
@@ -49,6 +50,12 @@ def check_onnx(path, head, graph, task, mode):
     whole = _check_nodes(path, head, proto, task)
     inputs = {each.name for each in head.graph.input}  # their defaults are no weights
     for tensor in head.graph.initializer:
+        kind = tensor.name.rpartition("/")[2]
+        if kind in MODES and kind != mode:
+            raise ExportError(
+                f"{path} stores {tensor.name}, and says that it is quantized as "
+                f"{mode!r}. Export the model again."
+            )
         if tensor.name in graph.initializers and tensor.name not in inputs:
             right = np.asarray(to_numpy(graph.initializers[tensor.name][2]()))
             if not _alike(array_of(tensor, path), right, packed=mode == "int4"):

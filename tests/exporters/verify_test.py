@@ -583,6 +583,28 @@ def test_a_file_that_says_an_unknown_mode_is_refused(tmp_path):
         verify(path, model)
 
 
+@pytest.mark.parametrize("said", ["int8", "int8_weights"])
+def test_a_file_that_says_another_mode_is_refused(tmp_path, said):
+    """Though what it computes is within what that mode may be off."""
+    model, path = small_task(kzoo.CausalLM, hidden_dim=64), tmp_path / "model.onnx"
+    model.export(path, format="onnx", functions="forward", quantize="float16")
+    proto = onnx.load(path)
+    (entry,) = (each for each in proto.metadata_props if each.key == "quantize")
+    entry.value = said
+    onnx.save(proto, path)
+    message = f"/float16, and says that it is quantized as {said!r}"
+    with pytest.raises(ExportError, match=message):
+        verify(path, model)
+
+
+@pytest.mark.parametrize("inputs", [5, "a text", True])
+def test_inputs_that_are_no_list_are_named(generating, inputs):
+    model, path = generating
+    message = f"Expected a list of inputs. Received: {inputs!r}"
+    with pytest.raises(ValueError, match=message):
+        verify(path, model, inputs=inputs)
+
+
 def test_a_file_of_text_of_another_task_is_refused_as_such(tmp_path):
     """Not as one that this task has no text form of: its user named none."""
     model, path = classifier("a", "b", tokenizer=TOKENIZER), tmp_path / "model.onnx"
